@@ -1,0 +1,1 @@
+"""The bundled reference engine: a small continuous-batching server that logs its own truth."""

@@ -1,0 +1,1 @@
+"""Executors: what carries out one engine step."""

@@ -1,0 +1,1 @@
+"""Plans, drives and measures: scenario -> schedule -> generator -> records -> analysis."""

@@ -1,0 +1,1 @@
+"""UNDERSTANDING: metrics, intervals, validity, knee, goodput and the gate, derived from records."""

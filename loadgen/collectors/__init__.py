@@ -1,0 +1,1 @@
+"""RECORDING: instants and counts go to a run folder as they happen."""

@@ -1,0 +1,91 @@
+"""One request as one flat row of instants and counts: the only thing that analysis reads."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Phase = Literal["warmup", "measured", "cooldown"]
+Status = Literal["ok", "failed", "unfinished", "shed"]
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """All instants are monotonic nanoseconds; `intended_wall_s` is UTC epoch seconds of `intended_at_ns`.
+
+    status: `ok` (complete answer), `failed` (error_class says how), `unfinished` (still in flight when the point
+    was closed: censored, `stream_end_at_ns` is then the censoring instant), `shed` (held back by max_in_flight).
+    `gap_ns[i]`, `gap_events[i]`, `gap_bytes[i]` describe the i-th socket read that carried token events: nanoseconds since
+    the previous such read (0 for the first), token events in it, and bytes in it. On disk they stand in the sidecar.
+    In closed loop `intended_at_ns` is the moment the user became free, so only `sent` based metrics mean anything.
+    """
+
+    point: int
+    index: int
+    phase: Phase
+    status: Status
+    intended_at_ns: int
+    intended_wall_s: float
+    dispatched_at_ns: int | None = None
+    sent_at_ns: int | None = None
+    connected_at_ns: int | None = None  # set when this request opened a new connection
+    headers_at_ns: int | None = None
+    first_token_at_ns: int | None = None
+    first_answer_at_ns: int | None = None
+    last_token_at_ns: int | None = None
+    stream_end_at_ns: int | None = None
+    prompt_tokens_asked: int = 0
+    output_tokens_asked: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    output_tokens_source: str | None = None
+    n_token_events: int = 0
+    finish_reason: str | None = None
+    http_status: int | None = None
+    error_class: str | None = None
+    error: str | None = None
+    repeat: bool = False  # the data set was shorter than the run and this prompt was used before
+    prompt_group: int | None = None
+    gap_ns: list[int] = field(default_factory=list)
+    gap_events: list[int] = field(default_factory=list)
+    gap_bytes: list[int] = field(default_factory=list)
+
+    def row(self) -> dict[str, Any]:
+        """The record as a JSON object, without the gaps (they go to the sidecar)."""
+        flat = asdict(self)
+        for name in ("gap_ns", "gap_events", "gap_bytes"):
+            del flat[name]
+        return flat
+
+
+@dataclass(slots=True)
+class PointLog:
+    """What the generator itself counted during one load point; written to points.jsonl when the point ends.
+
+    `window` is the measured window [start_ns, end_ns) by intended time. `in_flight_bins` are time averages of the
+    generator's own in-flight counter (sent, not ended) over consecutive bins of `bin_s`, the first starting at `t0_ns`; they run on
+    through the cool-down. `in_flight_mean` is the same counter integrated over exactly the window.
+    """
+
+    point: int
+    mode: Literal["open", "closed"]
+    rate_rps: float | None
+    concurrency: int | None
+    t0_ns: int
+    t0_wall_s: float
+    window_start_ns: int
+    window_end_ns: int
+    closed_at_ns: int  # the point was closed: whatever was still in flight is censored here
+    due_measured: int  # sends the schedule asked for in the window
+    in_flight_mean: float | None
+    in_flight_max: int
+    bin_s: float
+    in_flight_bins: list[float]
+    loop_lag_p99_s: float | None  # probe that wants to wake every 10 ms
+    client_cpu_share: float | None  # process CPU time / wall time, of one core
+    writer_backlog_max: int  # records waiting for the disk, at worst
+    writer_backlog_limit: int
+    writer_lag_max_s: float  # longest a record waited before it reached the disk
+    interrupted: bool = False
+    arrivals: str | dict[str, Any] = "poisson"  # the asked process, for the check at the socket

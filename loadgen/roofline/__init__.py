@@ -1,0 +1,1 @@
+"""The physics, a leaf that imports nothing of ours: hardware, model shapes and bounds."""

@@ -1,0 +1,1 @@
+"""SHOWING: figures, tables and self-contained pages drawn from a summary."""

@@ -1,0 +1,1 @@
+"""The shipped scenario files; they travel inside the wheel."""

@@ -30,7 +30,6 @@ class Request:
     prompt: str
     max_tokens: int
     ignore_eos: bool = True
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -82,11 +81,16 @@ class StreamOutcome:
 class Adapter(Protocol):
     """Talks one API to one server."""
 
-    async def stream(self, request: Request, outcome: StreamOutcome) -> None:
-        """Send `request` and fill `outcome` as things happen.
+    def encode(self, request: Request) -> bytes:
+        """The body to send for `request`; called before the run, so that sending does no work but the write."""
+        ...
+
+    async def stream(self, body: bytes, request_id: str, outcome: StreamOutcome) -> None:
+        """Send `body` and fill `outcome` as things happen.
 
         Server and network faults end in `outcome.error_class`, not in an exception. The outcome is filled in
-        place, so that a cancelled request keeps the instants that it had reached.
+        place, so that a cancelled request keeps the instants that it had reached. `request_id` travels as the
+        header `x-request-id`.
         """
         ...
 

@@ -33,3 +33,4 @@ class PointSchedule:
     warmup_s: float
     duration_s: float
     requests: tuple[PlannedRequest, ...]
+    cooldown_s: float = 0.0  # how long after the window load goes on, at most, until the last measured request has ended

@@ -1,0 +1,271 @@
+"""One load point while it runs: the request's life from dispatch to record, shared by open and closed loop."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from engine_adapters.base import Adapter, StreamOutcome
+from loadgen.collectors.client_health import ClientHealth
+from loadgen.collectors.records import Phase, PointLog, RequestRecord
+from loadgen.generator.clock import Clock
+from loadgen.generator.in_flight import InFlight
+from loadgen.scenario.schedule import PlannedRequest, PointSchedule
+
+BIN_S = 0.1
+
+
+class Sink:
+    """Where finished records go; the run folder's writer is one. Never blocks the sender."""
+
+    backlog_max = 0
+    backlog_limit = 0
+    lag_max_s = 0.0
+
+    def record(self, record: RequestRecord) -> None:
+        """Take one record."""
+
+    def end_point(self, log: PointLog) -> None:
+        """Take the generator's counts of a point, after its last record."""
+
+
+class MemorySink(Sink):
+    """Keeps the records, for tests and for the probe before a sweep."""
+
+    def __init__(self) -> None:
+        self.records: list[RequestRecord] = []
+        self.logs: list[PointLog] = []
+
+    def end_point(self, log: PointLog) -> None:
+        """Take one log."""
+        self.logs.append(log)
+
+    def record(self, record: RequestRecord) -> None:
+        """Take one record."""
+        self.records.append(record)
+
+
+@dataclass
+class Progress:
+    """What a live display shows; written by the generator, read by whoever looks."""
+
+    total_s: float = 0.0
+    started_ns: int = 0
+    sent: int = 0
+    done: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    recent_ttft_s: deque[float] = field(default_factory=lambda: deque(maxlen=200))
+
+
+@dataclass
+class PointRun:
+    """The state of a running point."""
+
+    schedule: PointSchedule
+    bodies: list[bytes]
+    adapter: Adapter
+    clock: Clock
+    sink: Sink
+    run_id: str
+    arrivals: str | dict[str, Any] = "poisson"
+    max_in_flight: int | None = None
+    progress: Progress = field(default_factory=Progress)
+    t0_ns: int = 0
+    t0_wall_s: float = 0.0
+    in_flight: InFlight = field(default_factory=lambda: InFlight(0))
+    measured_open: int = 0  # measured requests that have not ended yet, sent or not
+    due_measured: int = 0
+    on_measured_done: Callable[[], None] = lambda: None
+
+    def begin(self, lead_ns: int) -> None:
+        """Fix t0 a little ahead, so that the first send is not late by construction."""
+        self.t0_ns = self.clock.now_ns() + lead_ns
+        self.t0_wall_s = self.clock.wall_s() + lead_ns / 1e9
+        self.in_flight = InFlight(self.clock.now_ns())
+        self.progress.started_ns = self.t0_ns
+
+    @property
+    def window_start_ns(self) -> int:
+        """Start of the measured window by intended time."""
+        return self.t0_ns + round(self.schedule.warmup_s * 1e9)
+
+    @property
+    def window_end_ns(self) -> int:
+        """End of the measured window by intended time."""
+        return self.window_start_ns + round(self.schedule.duration_s * 1e9)
+
+    @property
+    def cooldown_end_ns(self) -> int:
+        """When waiting for measured requests ends; what is in flight then is censored."""
+        return self.window_end_ns + round(self.schedule.cooldown_s * 1e9)
+
+    def wall_s(self, at_ns: int) -> float:
+        """UTC epoch seconds of a monotonic instant: one anchor for each point."""
+        return self.t0_wall_s + (at_ns - self.t0_ns) / 1e9
+
+    async def carry_out(self, planned: PlannedRequest, phase: Phase, intended_ns: int) -> None:
+        """Send one request, wait for its end and record it, whatever the end is."""
+        record = self._new_record(planned, phase, intended_ns)
+        outcome = StreamOutcome()
+        record.dispatched_at_ns = self.clock.now_ns()
+        self.in_flight.enter(record.dispatched_at_ns)
+        self.progress.sent += 1
+        finished = False
+        try:
+            await self.adapter.stream(self.bodies[planned.index], f"{self.run_id}-{record.point}-{record.index}", outcome)
+            finished = True
+        finally:
+            self.in_flight.leave(self.clock.now_ns())
+            self._close(record, outcome, finished)
+
+    def shed(self, planned: PlannedRequest, phase: Phase, intended_ns: int) -> None:
+        """Record a request that the in-flight limit held back."""
+        record = self._new_record(planned, phase, intended_ns)
+        record.status = "shed"
+        self.sink.record(record)
+        self._count_down(phase)
+
+    def _new_record(self, planned: PlannedRequest, phase: Phase, intended_ns: int) -> RequestRecord:
+        return RequestRecord(
+            point=self.schedule.point,
+            index=planned.index,
+            phase=phase,
+            status="unfinished",
+            intended_at_ns=intended_ns,
+            intended_wall_s=self.wall_s(intended_ns),
+            prompt_tokens_asked=planned.prompt_tokens,
+            output_tokens_asked=planned.output_tokens,
+            repeat=planned.repeat,
+            prompt_group=planned.prefix_group,
+        )
+
+    def _close(self, record: RequestRecord, outcome: StreamOutcome, finished: bool) -> None:
+        fill(record, outcome)
+        if finished:
+            record.status = "ok" if outcome.ok else "failed"
+        elif record.stream_end_at_ns is None:
+            record.stream_end_at_ns = self.clock.now_ns()
+        self._show(record)
+        self.sink.record(record)
+        self._count_down(record.phase)
+
+    def _count_down(self, phase: Phase) -> None:
+        if phase == "measured":
+            self.measured_open -= 1
+            if self.measured_open == 0:
+                self.on_measured_done()
+
+    def _show(self, record: RequestRecord) -> None:
+        progress = self.progress
+        progress.done += 1
+        progress.failed += record.status == "failed"
+        progress.in_flight = self.in_flight.value
+        if record.first_token_at_ns is not None:
+            progress.recent_ttft_s.append((record.first_token_at_ns - record.intended_at_ns) / 1e9)
+
+    def log(self, health: ClientHealth, interrupted: bool) -> PointLog:
+        """What the generator counted, once everything has ended."""
+        closed_ns = self.clock.now_ns()
+        end_ns = min(self.window_end_ns, closed_ns)
+        schedule = self.schedule
+        return PointLog(
+            point=schedule.point,
+            mode="open" if schedule.mode == "open" else "closed",
+            rate_rps=schedule.rate_rps,
+            concurrency=schedule.concurrency,
+            t0_ns=self.t0_ns,
+            t0_wall_s=self.t0_wall_s,
+            window_start_ns=self.window_start_ns,
+            window_end_ns=self.window_end_ns,
+            closed_at_ns=closed_ns,
+            due_measured=self.due_measured,
+            in_flight_mean=self.in_flight.mean(self.window_start_ns, end_ns),
+            in_flight_max=self.in_flight.peak,
+            bin_s=BIN_S,
+            in_flight_bins=self.in_flight.bins(self.t0_ns, closed_ns, round(BIN_S * 1e9)),
+            loop_lag_p99_s=health.loop_lag_p99_s(),
+            client_cpu_share=health.cpu_share(),
+            writer_backlog_max=self.sink.backlog_max,
+            writer_backlog_limit=self.sink.backlog_limit,
+            writer_lag_max_s=self.sink.lag_max_s,
+            interrupted=interrupted,
+            arrivals=self.arrivals,
+        )
+
+
+def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
+    """Copy an outcome's instants and counts into the record."""
+    for name in (
+        "sent_at_ns",
+        "connected_at_ns",
+        "headers_at_ns",
+        "first_token_at_ns",
+        "first_answer_at_ns",
+        "last_token_at_ns",
+        "stream_end_at_ns",
+        "prompt_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "output_tokens_source",
+        "n_token_events",
+        "finish_reason",
+        "http_status",
+        "error_class",
+        "error",
+    ):
+        setattr(record, name, getattr(outcome, name))
+    instants = [read[0] for read in outcome.reads]
+    record.gap_ns = [0] * bool(instants) + [b - a for a, b in zip(instants, instants[1:], strict=False)]
+    record.gap_events = [read[1] for read in outcome.reads]
+    record.gap_bytes = [read[2] for read in outcome.reads]
+
+
+async def watch_point(run: PointRun, drive: Callable[[PointRun], Awaitable[None]], lead_ns: int) -> PointLog:
+    """Run `drive` with a quiet runtime and a loop probe; log the point even when it is interrupted."""
+    interrupted = True
+    with quiet_runtime():
+        async with watched(run.clock) as health:
+            run.begin(lead_ns)
+            try:
+                await drive(run)
+                interrupted = False
+            finally:
+                log = run.log(health, interrupted)
+                run.sink.end_point(log)
+    return log
+
+
+@asynccontextmanager
+async def watched(clock: Clock) -> AsyncIterator[ClientHealth]:
+    """Probe the event loop for the length of the block."""
+    health = ClientHealth(clock)
+    async with anyio.create_task_group() as probes:
+        probes.start_soon(health.probe)
+        try:
+            yield health
+        finally:
+            probes.cancel_scope.cancel()
+
+
+@contextmanager
+def quiet_runtime() -> Iterator[None]:
+    """No garbage collection while sends are due, and threads that hand the interpreter over quickly."""
+    interval_s = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.setswitchinterval(0.0005)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+        gc.enable()
+        gc.unfreeze()

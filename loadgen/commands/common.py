@@ -1,0 +1,101 @@
+"""What `run`, `sweep` and `gate` share: options, the endpoint that they name, and errors that are the user's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class UsageProblem(click.ClickException):
+    """A mistake that the user can mend; one line, exit code 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        """The message as it is: scenario errors already begin with file and line."""
+        click.echo(self.message, err=True, file=file)
+
+
+class InvalidRun(UsageProblem):
+    """Nothing in the run can be believed; exit code 4."""
+
+    exit_code = 4
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator out of several, in reading order."""
+
+    def apply(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+ask_options = together(
+    click.option("--api", type=click.Choice(["chat", "completions"]), help="Which OpenAI API to call [scenario's]."),
+    click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
+    click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Extra header; repeatable."),
+)
+scenario_options = together(
+    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any scenario key; repeatable."),
+    click.option("--seed", type=int, help="Shorthand for --set seed=N."),
+)
+hardware_options = together(
+    click.option("--hardware", metavar="NAME", help="The server's device, for the bound (h100-sxm, h200-sxm, mi300x, ...)."),
+    click.option("--devices", type=click.IntRange(min=1), help="How many of them serve one replica."),
+    click.option("--precision", metavar="P", help="Weights: bf16, fp16, fp8, int8, int4, fp32."),
+    click.option("--model-config", type=click.Path(path_type=Path), metavar="FILE", help="The model's HF config.json."),
+)
+out_option = click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder to create [runs/...].")
+
+
+def all_overrides(overrides: tuple[str, ...], **values: Any) -> list[str]:
+    """`--set` values followed by the shorthands that were given."""
+    return [*overrides, *(f"{key}={value}" for key, value in values.items() if value is not None)]
+
+
+def base_url(url: str) -> str:
+    """The server's root: a trailing `/v1` is the API's own, and user:password does not belong into a record."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageProblem(f"--url {url}: a URL looks like http://host:8000")
+    if "@" in parts.netloc:
+        raise UsageProblem("--url holds a password: give credentials with --api-key-env NAME or a --header")
+    return re.sub(r"/v1/?$", "", url.rstrip("/"))
+
+
+def request_headers(api_key_env: str | None, headers: tuple[str, ...]) -> dict[str, str]:
+    """The headers to send; values come from the environment or the command line and go nowhere else."""
+    result = {}
+    for header in headers:
+        name, colon, value = header.partition(":")
+        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name.strip()):
+            raise UsageProblem(f"--header '{name.strip()}': a header looks like 'Name: value'")
+        result[name.strip().lower()] = value.strip()
+    if api_key_env:
+        key = os.environ.get(api_key_env)
+        if not key:
+            raise UsageProblem(f"--api-key-env {api_key_env}: that environment variable is not set")
+        result["authorization"] = f"Bearer {key}"
+    return result
+
+
+def new_folder(out: Path | None, name: str) -> Path:
+    """Where the run goes; an existing --out is refused before anything is sent."""
+    if out is None:
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        return Path("runs") / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{stamp}"
+    if out.exists():
+        raise UsageProblem(f"--out {out} exists already; a run is never overwritten, choose another folder")
+    return out

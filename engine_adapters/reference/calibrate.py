@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
-ONE_THREAD = {
-    name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-}
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+ONE_THREAD = dict.fromkeys(_THREAD_VARIABLES, "1")
 _ROW_LENGTHS = (256, 512, 1024, 2048, 4096)
 # (M, K, N): square ones, and a chunk of prompt tokens times matrices as small models have them.
 _GEMMS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048))
@@ -86,41 +85,41 @@ def best_rate(work: Callable[[], object], amount: float, budget_s: float, clock:
 def _read_bandwidth(weight_bytes: int, budget_s: float) -> float:
     """Bytes/s of gemv over square-ish matrices that together fill `weight_bytes`; best over row lengths and both
     orders of the product. A gemv uses each weight once, so it reads exactly what a decode step of one user reads."""
-    share_s, rates = budget_s / (2 * len(_ROW_LENGTHS)), []
-    for n in _ROW_LENGTHS:
-        matrices, row, column = _matrices(weight_bytes, n)
-        read = float(sum(m.nbytes for m in matrices))
-        rates.append(best_rate(lambda ms=matrices, x=row: [m @ x for m in ms], read, share_s, time.perf_counter))
-        rates.append(
-            best_rate(lambda ms=matrices, x=column: [x[: len(m)] @ m for m in ms], read, share_s, time.perf_counter)
-        )
-    return max(rates)
+    share_s = budget_s / (2 * len(_ROW_LENGTHS))
+    return max(
+        best_rate(work, n_bytes, share_s, time.perf_counter)
+        for row_length in _ROW_LENGTHS
+        for work, n_bytes in _gemvs(weight_bytes, row_length)
+    )
 
 
-def _matrices(weight_bytes: int, row_length: int) -> tuple[list[Any], Any, Any]:
-    """Matrices of up to 4n x n float32 that fill `weight_bytes`, and the vectors to multiply them by."""
+def _gemvs(weight_bytes: int, row_length: int) -> Iterator[tuple[Callable[[], object], float]]:
+    """One pass of gemv over matrices of up to 4n x n float32 that fill `weight_bytes`, in both orders; and its bytes."""
     import numpy as np
 
-    rows_left, matrices = weight_bytes // (4 * row_length), []
-    while rows_left:
-        n_rows = min(rows_left, 4 * row_length)
-        matrices.append(np.full((n_rows, row_length), 1e-3, dtype=np.float32))
-        rows_left -= n_rows
-    return matrices, np.ones(row_length, dtype=np.float32), np.ones(4 * row_length, dtype=np.float32)
+    rows = weight_bytes // (4 * row_length)
+    heights = [min(4 * row_length, rows - start) for start in range(0, rows, 4 * row_length)]
+    matrices = [np.full((height, row_length), 1e-3, dtype=np.float32) for height in heights]
+    lefts = [np.ones(height, dtype=np.float32) for height in heights]
+    right = np.ones(row_length, dtype=np.float32)
+    n_bytes = 4.0 * rows * row_length
+    yield lambda: [matrix @ right for matrix in matrices], n_bytes
+    yield lambda: [left @ matrix for left, matrix in zip(lefts, matrices, strict=True)], n_bytes
 
 
 def _flops(budget_s: float) -> float:
     """FLOP/s of sgemm, best over square shapes and those of a small model's prefill."""
+    shapes = _GEMMS + _PREFILLS
+    share_s = budget_s / len(shapes)
+    return max(best_rate(_gemm(*shape), 2.0 * math.prod(shape), share_s, time.perf_counter) for shape in shapes)
+
+
+def _gemm(m: int, k: int, n: int) -> Callable[[], object]:
     import numpy as np
 
-    shapes = _GEMMS + _PREFILLS
-    rates = []
-    for m, k, n in shapes:
-        a, b = np.full((m, k), 1e-3, dtype=np.float32), np.full((k, n), 1e-3, dtype=np.float32)
-        out = np.empty((m, n), dtype=np.float32)
-        work = lambda a=a, b=b, out=out: np.matmul(a, b, out=out)  # noqa: E731
-        rates.append(best_rate(work, 2.0 * m * k * n, budget_s / len(shapes), time.perf_counter))
-    return max(rates)
+    a, b = np.full((m, k), 1e-3, dtype=np.float32), np.full((k, n), 1e-3, dtype=np.float32)
+    out = np.empty((m, n), dtype=np.float32)
+    return lambda: np.matmul(a, b, out=out)
 
 
 def _measure_here(weight_bytes: int, budget_s: float) -> Ceilings:

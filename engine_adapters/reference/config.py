@@ -1,0 +1,119 @@
+"""Owns the engine's settings and model shapes, under the names vLLM and Hugging Face use; imports no numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+BYTES_PER_WEIGHT = 4  # everything is float32
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the scheduler may do. The defaults hold 64 sequences of 700 tokens in the KV cache.
+
+    max_num_seqs: most sequences in one step. max_num_batched_tokens: most tokens in one step, prefill chunks
+    included, so it bounds how long a prefill can hold up the running decodes. block_size: tokens in one KV block.
+    max_waiting: requests accepted beyond max_num_seqs; one more is answered 429.
+    """
+
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 256
+    block_size: int = 16
+    num_blocks: int = 2816
+    max_model_len: int = 4096
+    max_waiting: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.max_waiting < 0:
+            raise ValueError("max_waiting must not be negative")
+        if self.capacity_tokens < self.max_model_len:
+            raise ValueError(
+                f"num_blocks x block_size = {self.capacity_tokens} tokens of KV cache cannot hold one sequence of "
+                f"max_model_len = {self.max_model_len}; raise num_blocks or lower max_model_len"
+            )
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.num_blocks * self.block_size
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A Llama-style decoder with grouped-query attention, SwiGLU and tied embeddings (Hugging Face names)."""
+
+    name: str
+    num_hidden_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    rope_theta: float = 10_000.0
+    rms_norm_eps: float = 1e-5
+
+    @property
+    def q_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of all key heads together, which is also that of the value heads."""
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token over all layers."""
+        return 2 * self.num_hidden_layers * self.kv_size * BYTES_PER_WEIGHT
+
+
+MODELS = {
+    "tiny": ModelConfig("tiny", 4, 256, 768, 4, 2, 64, 1024),  # 3.4 M parameters
+    "small": ModelConfig("small", 6, 512, 1536, 8, 2, 64, 4096),  # 20 M parameters
+}
+
+
+def params_by_group(model: ModelConfig) -> dict[str, int]:
+    """Parameters of each part of the model, all layers together. The head is tied: it stores nothing of its own."""
+    layers, hidden = model.num_hidden_layers, model.hidden_size
+    return {
+        "attn": layers * hidden * 2 * (model.q_size + model.kv_size),
+        "mlp": layers * hidden * 3 * model.intermediate_size,
+        "embedding": model.vocab_size * hidden,
+        "head": 0,
+        "norms": (2 * layers + 1) * hidden,
+    }
+
+
+def reference_model_shape(model: str) -> dict[str, Any]:
+    """The shape of a preset for the roofline: parameter counts by group, heads, bytes and default KV capacity.
+
+    `head` is 0 among the parameters because it is tied to the embedding; a decode step still reads those
+    `vocab` x `hidden` weights once, as the output head (`tied_embedding` is True). Raises KeyError for an unknown name.
+    """
+    config, engine = MODELS[model], EngineConfig()
+    return {
+        "model": model,
+        "params": params_by_group(config),
+        "tied_embedding": True,
+        "n_layers": config.num_hidden_layers,
+        "hidden": config.hidden_size,
+        "ffn": config.intermediate_size,
+        "n_q_heads": config.num_attention_heads,
+        "n_kv_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "vocab": config.vocab_size,
+        "bytes_per_weight": BYTES_PER_WEIGHT,
+        "kv_bytes_per_token": config.kv_bytes_per_token,
+        "kv_capacity_tokens": engine.capacity_tokens,
+        "num_blocks": engine.num_blocks,
+        "block_size": engine.block_size,
+        "max_num_seqs": engine.max_num_seqs,
+    }

@@ -28,8 +28,8 @@ class Endpoint:
 async def preflight(client: HttpClient, model: str | None, api: Api) -> tuple[OpenAIAdapter, Endpoint]:
     """Ask `/v1/models`, choose the model, and send one request of one token the way the run will.
 
-    Raises PreflightError (one line for the user) when the server can't be reached, refuses the key, is not an LLM server or does
-    not serve the model.
+    Raises PreflightError (one line for the user) when the server can't be reached, refuses the key, is not an LLM
+    server or does not serve the model.
     """
     models, notes = await list_models(client)
     chosen, model_notes = choose_model(models, model, client.base_url)
@@ -57,7 +57,8 @@ async def list_models(client: HttpClient) -> tuple[list[dict[str, Any]], list[st
     data = reply.data.get("data") if isinstance(reply.data, dict) else None
     if reply.status != 200 or not isinstance(data, list):
         raise PreflightError(
-            f"{client.base_url} is not an OpenAI-compatible LLM server: /v1/models answered {reply.status} with {kind_of(reply)}"
+            f"{client.base_url} is not an OpenAI-compatible LLM server: "
+            f"/v1/models answered {reply.status} with {kind_of(reply)}"
         )
     return [entry for entry in data if isinstance(entry, dict)], []
 
@@ -72,7 +73,9 @@ def choose_model(models: list[dict[str, Any]], asked: str | None, url: str) -> t
             raise PreflightError(f"{url} lists no model: name one with --model")
         raise PreflightError(f"{url} serves {len(names)} models: choose one with --model ({', '.join(names[:8])})")
     if names and asked not in names:
-        return asked, [f"the server answers to model '{asked}', which its /v1/models does not list ({', '.join(names[:8])})"]
+        return asked, [
+            f"the server answers to model '{asked}', which its /v1/models does not list ({', '.join(names[:8])})"
+        ]
     return asked, []
 
 
@@ -108,7 +111,9 @@ def refusal(url: str, path: str, model: str, outcome: StreamOutcome) -> str:
 
 def key_refused(url: str, status: int) -> str:
     """The sentence for 401 and 403."""
-    return f"{url} refused the credentials (HTTP {status}): give the key's variable with --api-key-env NAME, or a --header"
+    return (
+        f"{url} refused the credentials (HTTP {status}): give the key's variable with --api-key-env NAME, or a --header"
+    )
 
 
 def answer_notes(adapter: OpenAIAdapter, outcome: StreamOutcome) -> list[str]:

@@ -20,6 +20,7 @@ class SSEParser:
         """Payloads of the events that `chunk` completes, in order."""
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
+            self._after_cr = False
         if not chunk:
             return []
         self._after_cr = chunk.endswith(b"\r")

@@ -15,8 +15,9 @@ class RequestRecord:
 
     status: `ok` (complete answer), `failed` (error_class says how), `unfinished` (still in flight when the point
     was closed: censored, `stream_end_at_ns` is then the censoring instant), `shed` (held back by max_in_flight).
-    `gap_ns[i]`, `gap_events[i]`, `gap_bytes[i]` describe the i-th socket read that carried token events: nanoseconds since
-    the previous such read (0 for the first), token events in it, and bytes in it. On disk they stand in the sidecar.
+    `gap_ns[i]`, `gap_events[i]`, `gap_bytes[i]` describe the i-th socket read that carried token events: nanoseconds
+    since the previous such read (0 for the first), token events in it, and bytes in it. On disk they stand in the
+    sidecar.
     In closed loop `intended_at_ns` is the moment the user became free, so only `sent` based metrics mean anything.
     """
 
@@ -64,8 +65,8 @@ class PointLog:
     """What the generator itself counted during one load point; written to points.jsonl when the point ends.
 
     `window` is the measured window [start_ns, end_ns) by intended time. `in_flight_bins` are time averages of the
-    generator's own in-flight counter (sent, not ended) over consecutive bins of `bin_s`, the first starting at `t0_ns`; they run on
-    through the cool-down. `in_flight_mean` is the same counter integrated over exactly the window.
+    generator's own in-flight counter (sent, not ended) over consecutive bins of `bin_s`, the first starting at `t0_ns`;
+    they run on through the cool-down. `in_flight_mean` is the same counter integrated over exactly the window.
     """
 
     point: int

@@ -52,7 +52,7 @@ class RunFolder:
         self.manifest = dict(manifest)
         self.save_manifest()
         self._files: dict[str, BinaryIO] = {
-            name: open(path / name, "ab", buffering=0) for name in (SCHEDULE, RECORDS, READS, POINTS)
+            name: (path / name).open("ab", buffering=0) for name in (SCHEDULE, RECORDS, READS, POINTS)
         }
         self.writer = Writer(self._files[RECORDS], self._files[READS], self._files[POINTS])
 
@@ -152,7 +152,7 @@ class Writer:
 
 @dataclass
 class LoadedRun:
-    """A run folder as read back. `points` holds finished points; an interrupted last one is rebuilt from its records."""
+    """A run folder as read back; a point without its log (the process was killed) is rebuilt from its records."""
 
     path: Path
     manifest: dict[str, Any]
@@ -178,7 +178,7 @@ def rebuild_log(
     point: int, records: list[RequestRecord], schedule: list[dict[str, Any]], manifest: Mapping[str, Any]
 ) -> PointLog:
     """The log of a point whose process was killed: what its records still tell, and no counter of the generator."""
-    plan = next((p for p in manifest.get("points", []) if p["point"] == point), {})
+    plan: dict[str, Any] = next((p for p in manifest.get("points", []) if p["point"] == point), {})
     planned = {row["index"]: row for row in schedule if row["point"] == point}
     first = min(records, key=lambda record: record.intended_at_ns)
     t0_ns = first.intended_at_ns

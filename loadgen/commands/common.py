@@ -48,16 +48,22 @@ ask_options = together(
     click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Extra header; repeatable."),
 )
 scenario_options = together(
-    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any scenario key; repeatable."),
+    click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any scenario key; repeatable."
+    ),
     click.option("--seed", type=int, help="Shorthand for --set seed=N."),
 )
 hardware_options = together(
-    click.option("--hardware", metavar="NAME", help="The server's device, for the bound (h100-sxm, h200-sxm, mi300x, ...)."),
+    click.option(
+        "--hardware", metavar="NAME", help="The server's device, for the bound (h100-sxm, h200-sxm, mi300x, ...)."
+    ),
     click.option("--devices", type=click.IntRange(min=1), help="How many of them serve one replica."),
     click.option("--precision", metavar="P", help="Weights: bf16, fp16, fp8, int8, int4, fp32."),
     click.option("--model-config", type=click.Path(path_type=Path), metavar="FILE", help="The model's HF config.json."),
 )
-out_option = click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder to create [runs/...].")
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder to create [runs/...]."
+)
 
 
 def all_overrides(overrides: tuple[str, ...], **values: Any) -> list[str]:

@@ -15,7 +15,8 @@ async def run_closed_loop(run: PointRun) -> PointLog:
     """Keep `schedule.concurrency` requests in flight through warm-up and window.
 
     A request belongs to the phase in which its user became free, so `intended` is that instant and only metrics
-    from `sent` mean anything. Users stop at the window's end; what they have in flight then is waited for up to the cool-down.
+    from `sent` mean anything. Users stop at the window's end; what they have in flight then is waited for up to the
+    cool-down.
     With fewer requests than time, the point ends when they are used up.
     """
     if not run.schedule.concurrency:

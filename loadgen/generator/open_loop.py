@@ -15,8 +15,8 @@ async def run_open_loop(run: PointRun) -> PointLog:
     """Carry out the schedule and return the generator's own counts.
 
     Sends are paced by absolute deadlines: a late send does not move the next one, and none is skipped. Load goes
-    on through the cool-down until the last measured request has ended or the schedule is over; what is in flight then is
-    cancelled and recorded as unfinished. Cancelling the call itself (Ctrl-C) keeps what was measured.
+    on through the cool-down until the last measured request has ended or the cool-down is over; what is in flight then
+    is cancelled and recorded as unfinished. Cancelling the call itself (Ctrl-C) keeps what was measured.
     """
     measured = sum(planned.phase == "measured" for planned in run.schedule.requests)
     run.due_measured = run.measured_open = measured

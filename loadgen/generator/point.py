@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -120,7 +121,9 @@ class PointRun:
         self.progress.sent += 1
         finished = False
         try:
-            await self.adapter.stream(self.bodies[planned.index], f"{self.run_id}-{record.point}-{record.index}", outcome)
+            await self.adapter.stream(
+                self.bodies[planned.index], f"{self.run_id}-{record.point}-{record.index}", outcome
+            )
             finished = True
         finally:
             self.in_flight.leave(self.clock.now_ns())
@@ -223,7 +226,7 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
     ):
         setattr(record, name, getattr(outcome, name))
     instants = [read[0] for read in outcome.reads]
-    record.gap_ns = [0] * bool(instants) + [b - a for a, b in zip(instants, instants[1:], strict=False)]
+    record.gap_ns = [0] * bool(instants) + [b - a for a, b in pairwise(instants)]
     record.gap_events = [read[1] for read in outcome.reads]
     record.gap_bytes = [read[2] for read in outcome.reads]
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -23,34 +23,67 @@ from loadgen.scenario.schedule import PlannedRequest, PointSchedule
 BIN_S = 0.1
 
 
-class Sink:
+class Sink(Protocol):
     """Where finished records go; the run folder's writer is one. Never blocks the sender."""
 
-    backlog_max = 0
-    backlog_limit = 0
-    lag_max_s = 0.0
+    @property
+    def backlog_max(self) -> int:
+        """Most records that waited for the disk at once."""
+        ...
+
+    @property
+    def backlog_limit(self) -> int:
+        """Backlog past which the point is INVALID."""
+        ...
+
+    @property
+    def lag_max_s(self) -> float:
+        """Longest that a record waited for the disk."""
+        ...
 
     def record(self, record: RequestRecord) -> None:
         """Take one record."""
+        ...
 
     def end_point(self, log: PointLog) -> None:
         """Take the generator's counts of a point, after its last record."""
+        ...
 
 
-class MemorySink(Sink):
-    """Keeps the records, for tests and for the probe before a sweep."""
+class MemorySink:
+    """Keeps the records of a point and passes them on to another sink, when there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, onward: Sink | None = None) -> None:
         self.records: list[RequestRecord] = []
         self.logs: list[PointLog] = []
+        self._onward = onward
 
-    def end_point(self, log: PointLog) -> None:
-        """Take one log."""
-        self.logs.append(log)
+    @property
+    def backlog_max(self) -> int:
+        """The other sink's, else 0."""
+        return self._onward.backlog_max if self._onward else 0
+
+    @property
+    def backlog_limit(self) -> int:
+        """The other sink's, else 0."""
+        return self._onward.backlog_limit if self._onward else 0
+
+    @property
+    def lag_max_s(self) -> float:
+        """The other sink's, else 0."""
+        return self._onward.lag_max_s if self._onward else 0.0
 
     def record(self, record: RequestRecord) -> None:
         """Take one record."""
         self.records.append(record)
+        if self._onward:
+            self._onward.record(record)
+
+    def end_point(self, log: PointLog) -> None:
+        """Take one log."""
+        self.logs.append(log)
+        if self._onward:
+            self._onward.end_point(log)
 
 
 @dataclass

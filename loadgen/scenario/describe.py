@@ -1,0 +1,36 @@
+"""The four variables of a scenario as text: what stands on every figure and table."""
+
+from __future__ import annotations
+
+from loadgen.scenario import arrivals, lengths
+from loadgen.scenario.schema import Scenario
+
+
+def input_lengths(scenario: Scenario) -> str:
+    """Prompt lengths and shared prefix, in tokens."""
+    prompt, prefix = scenario.workload.prompt, scenario.workload.shared_prefix
+    if prompt.tokens is None:
+        return f"data set {prompt.dataset.path if prompt.dataset else ''}"
+    shared = f"; first {prefix.tokens:,} shared in {prefix.groups:,} groups" if prefix else ""
+    return f"{lengths.describe(prompt.tokens)} tokens{shared}"
+
+
+def output_lengths(scenario: Scenario) -> str:
+    """Asked output lengths, in tokens, and whether the model may stop before."""
+    ends = "" if scenario.workload.ignore_eos else " at most (the model may stop)"
+    return f"{lengths.describe(scenario.workload.output.tokens)} tokens{ends}"
+
+
+def load(scenario: Scenario) -> str:
+    """Arrival process and ladder of rates, or closed loop and its concurrencies."""
+    spec = scenario.load
+    if spec.concurrency is not None:
+        return f"closed loop, concurrency {', '.join(f'{level:,}' for level in spec.concurrency)}"
+    rates = "auto" if spec.rates == "auto" else ", ".join(f"{rate:g}" for rate in spec.rates or ())
+    return f"open loop, {arrivals.describe(spec.arrivals)} arrivals, {rates} requests/s"
+
+
+def latency_target(scenario: Scenario) -> str:
+    """All objectives, or `none`."""
+    texts = (f"{metric.upper()} {objective}" for metric, objective in scenario.slo.objectives.items())
+    return ", ".join(texts) or "none"

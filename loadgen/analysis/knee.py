@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 KNEE_SHARE = 0.9
 SATURATED_GAIN = 1.03  # a rate that adds less throughput than this adds nothing
@@ -123,7 +124,7 @@ def _refinement(history: Sequence[Rung]) -> float | None:
     beside = [(usable[i], usable[i + 1]) for i in (knee - 1, knee) if 0 <= i < len(usable) - 1]
     middle = _middle_of_widest(beside, by_concurrency=True)
     if middle is None and len(history) < MIN_POINTS:
-        middle = _middle_of_widest(list(zip(usable, usable[1:], strict=False)), by_concurrency=False)
+        middle = _middle_of_widest(list(pairwise(usable)), by_concurrency=False)
     return middle
 
 
@@ -137,7 +138,7 @@ def _middle_of_widest(gaps: Sequence[tuple[Rung, Rung]], by_concurrency: bool) -
     open_gaps = [(low, high) for low, high in gaps if _load(high) > CLOSEST_STEP**2 * _load(low) > 0]
     if not open_gaps:
         return None
-    low, high = max(open_gaps, key=lambda gap: _width(*gap, by_concurrency))
+    low, high = max(open_gaps, key=lambda gap: _width(gap[0], gap[1], by_concurrency))
     return math.sqrt(_load(low) * _load(high))
 
 

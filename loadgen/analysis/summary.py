@@ -1,0 +1,333 @@
+"""summary.json from a run's records: the contract between the analysis and whoever reads it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.analysis import metrics
+from loadgen.analysis.censoring import censored_distribution
+from loadgen.analysis.evidence import Evidence
+from loadgen.analysis.goodput import Objective, goodput
+from loadgen.analysis.knee import Rung, find_knee, max_throughput, model_knee
+from loadgen.analysis.metrics import Since
+from loadgen.analysis.percentiles import distribution, empty
+from loadgen.analysis.server_checks import cached_share
+from loadgen.analysis.validity import Certificate, certify
+from loadgen.collectors.records import PointLog, RequestRecord
+
+SCHEMA_VERSION = 1
+WITHHELD = "withheld: the queue grows (NONSTATIONARY)"
+NO_ROOFLINE = "bound unknown: tell me the hardware (--hardware, --model-config)"
+MULTI_TOKEN_SHARE = 0.01  # ITL is n/a when more answers than this have events that are not one token each
+MESSAGE_CHARS = 300
+
+Point = tuple[PointLog, list[RequestRecord]]
+BoundAt = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64], float], Mapping[str, Any]]
+
+
+def summarize_run(
+    manifest: Mapping[str, Any],
+    points: Sequence[Point],
+    *,
+    objectives: Sequence[Objective] = (),
+    conditions: Mapping[str, str] | None = None,
+    roofline: Mapping[str, Any] | None = None,
+    bound_at: BoundAt | None = None,
+    cached_share_intended: float | None = None,
+) -> dict[str, Any]:
+    """Everything that summary.json holds, ready for a strict JSON writer.
+
+    points: in the order in which they ran. bound_at(prompt_tokens, output_tokens, concurrency): the roofline at a point
+    (two arrays with a value for each complete request), as the `bound` object of the contract.
+    """
+    measures = [measure(log, records, objectives, bound_at) for log, records in points]
+    best_tps = max((m.row["output_tps"] for m in measures if m.row["output_tps"]), default=None)
+    for each in measures:
+        conclude(each, best_tps, cached_share_intended)
+    rows = [each.row for each in measures]
+    result = {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "openloop", "version": manifest.get("version", "unknown")} | dict(manifest.get("tool") or {}),
+        "run_id": manifest.get("run_id"),
+        "created_utc": manifest.get("created_utc"),
+        "finished": bool(manifest.get("finished", False)) and not any(log.interrupted for log, _ in points),
+        "mode": manifest.get("mode") or (points[0][0].mode if points else None),
+        "scenario": manifest.get("scenario", {}),
+        "schedule_id": manifest.get("schedule_id"),
+        "scaled_for_cpu": bool(manifest.get("scaled_for_cpu", False)),
+        "notes": list(manifest.get("notes", [])),
+        "conditions": dict(conditions or {}),
+        "slo": slo(rows, objectives),
+        "points": rows,
+        "knee": knee(rows, (roofline or {}).get("curve") or []),
+        "roofline": dict(roofline) if roofline is not None else {"curve": [], "reason": NO_ROOFLINE},
+        "definitions": {name: metrics.definition(each) for name, each in DEFINED.items()},
+        "aliases": metrics.ALIASES,
+    }
+    scrubbed: dict[str, Any] = scrub(result)
+    return scrubbed
+
+
+DEFINED: dict[str, Callable[..., Any]] = {**metrics.DEFINED, "goodput_rps": goodput}
+
+
+@dataclass
+class Measure:
+    """A point with its figures, before its verdict is known."""
+
+    log: PointLog
+    records: list[RequestRecord]
+    row: dict[str, Any]
+
+
+def measure(
+    log: PointLog, records: list[RequestRecord], objectives: Sequence[Objective], bound_at: BoundAt | None
+) -> Measure:
+    """All figures of one load point."""
+    window, seconds = metrics.measured(records), metrics.window_s(log)
+    throughput = metrics.output_tps(log, records)
+    good_rps, attainment = goodput(log, records, objectives)
+    itl_limit_s = min((o.limit_s for o in objectives if o.metric == "itl"), default=None)
+    bound = point_bound(window, log.in_flight_mean, bound_at)
+    row = {
+        "index": log.point,
+        "rate_rps": log.rate_rps,
+        "concurrency_target": log.concurrency,
+        "window_s": seconds,
+        "concurrency_mean": metrics.concurrency_mean(log),
+        "concurrency_max": log.in_flight_max,
+        "running_mean": metrics.running_mean(throughput, window),
+        "offered_rps": metrics.n_due(log, records) / seconds if seconds else None,
+        "achieved_rps": metrics.achieved_rps(log, records),
+        "output_tps": throughput,
+        "prompt_tps": metrics.prompt_tps(log, records),
+        "metrics": distributions(window, log.mode),
+        "decode_rate_tps": metrics.decode_rate_tps(log.in_flight_mean, window),
+        "prefill_rate_tps": metrics.prefill_rate_tps(window),
+        "goodput_rps": good_rps,
+        "attainment": attainment,
+        **counts(log, records, window),
+        "errors": error_table(window),
+        "tokens": token_table(window),
+        "bound": bound,
+        "bound_fraction": throughput / bound["output_tps"] if throughput and bound["output_tps"] else None,
+        "stalls": metrics.stalls(metrics.pooled_gaps(_answering(window))[0], itl_limit_s),
+    }
+    return Measure(log, records, row)
+
+
+def conclude(measure: Measure, best_tps: float | None, cached_share_intended: float | None) -> Certificate:
+    """Add the certificate, and withhold what a growing queue makes meaningless."""
+    row = measure.row
+    certificate = certify(
+        Evidence(
+            measure.log,
+            measure.records,
+            output_tps=row["output_tps"],
+            bound_tps=row["bound"]["output_tps"],
+            best_tps=best_tps,
+            cached_share_intended=cached_share_intended,
+        )
+    )
+    if certificate.verdict == "NONSTATIONARY":
+        row["metrics"] = withhold(row["metrics"])
+    row["validity"] = certificate.as_dict()
+    return certificate
+
+
+# --- latency ------------------------------------------------------------------------------------------------------
+
+
+def distributions(window: Sequence[RequestRecord], mode: str) -> dict[str, Any]:
+    """The latency metrics of the measured requests; from `intended` only in open loop."""
+    answering = _answering(window)
+    result: dict[str, Any] = {}
+    for name, metric, at in (
+        ("ttft", metrics.ttft, lambda r: r.first_token_at_ns is not None),
+        ("ttfo", metrics.ttfo, lambda r: r.first_answer_at_ns is not None),
+        ("e2e", metrics.e2e, lambda r: r.status == "ok"),
+    ):
+        result[name] = {
+            "from_intended": _latency(answering, metric, at, "intended") if mode == "open" else None,
+            "from_sent": _latency(answering, metric, at, "sent"),
+        }
+    tpots = [each for r in window if r.status == "ok" and (each := metrics.tpot(r)) is not None]
+    return result | {"itl": _itl(answering), "tpot": distribution(tpots), "event_gap": _gaps(answering)}
+
+
+def _answering(window: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """Requests that belong into latency distributions: complete ones, and those that had not ended (censored)."""
+    return [r for r in window if r.status in ("ok", "unfinished")]
+
+
+def _latency(
+    records: Sequence[RequestRecord],
+    metric: Callable[[RequestRecord, Since], float | None],
+    has_ended: Callable[[RequestRecord], bool],
+    since: Since,
+) -> dict[str, Any]:
+    """The distribution of one latency; a request that had not come so far counts as "at least as long as it waited"."""
+    values, censored = [], []
+    for record in records:
+        ended = has_ended(record)
+        value = metric(record, since) if ended else _waited(record, since)
+        if value is not None and (ended or record.status == "unfinished"):
+            values.append(value)
+            censored.append(not ended)
+    return censored_distribution(values, censored)
+
+
+def _waited(record: RequestRecord, since: Since) -> float | None:
+    begin = record.intended_at_ns if since == "intended" else record.sent_at_ns
+    return None if begin is None or record.stream_end_at_ns is None else (record.stream_end_at_ns - begin) / 1e9
+
+
+def _itl(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    plain = [r for r in records if metrics.one_token_per_event(r)]
+    if len(plain) < (1 - MULTI_TOKEN_SHARE) * len(records):
+        per_event = metrics.tokens_per_event(records)
+        known = f"{per_event:.2f} tokens per event" if per_event else "tokens and events differ in number"
+        return empty(f"n/a: {known}; see the event gap")
+    return _gaps(plain)
+
+
+def _gaps(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    gaps, blocks = metrics.pooled_gaps(records)
+    return distribution(gaps, blocks)
+
+
+def withhold(node: dict[str, Any]) -> dict[str, Any]:
+    """The same distributions without figures: under a growing queue they depend on how long one waits."""
+    if "p50" in node:
+        return empty(WITHHELD, node["n"])
+    return {name: withhold(child) if child is not None else None for name, child in node.items()}
+
+
+# --- counts, tokens, bound ----------------------------------------------------------------------------------------
+
+
+def counts(log: PointLog, records: Sequence[RequestRecord], window: Sequence[RequestRecord]) -> dict[str, Any]:
+    """What became of the requests that were due in the window."""
+    status = Counter(r.status for r in window)
+    return {
+        "failed": status["failed"],
+        "unfinished": status["unfinished"],
+        "counts": {
+            "due": metrics.n_due(log, records),
+            "sent": sum(r.sent_at_ns is not None for r in window),
+            **{name: status[name] for name in ("ok", "failed", "unfinished", "shed")},
+        },
+    }
+
+
+def error_table(window: Sequence[RequestRecord]) -> list[dict[str, Any]]:
+    """Errors by class and message, the most frequent first."""
+    kinds = Counter(
+        (r.error_class or "unknown", (r.error or "")[:MESSAGE_CHARS]) for r in window if r.status == "failed"
+    )
+    return [{"class": kind, "message": text, "count": n} for (kind, text), n in kinds.most_common()]
+
+
+def token_table(window: Sequence[RequestRecord]) -> dict[str, Any]:
+    """Where the token counts come from, and what they are on average, over complete answers."""
+    answers = [r for r in window if r.status == "ok"]
+    source = Counter(r.output_tokens_source for r in answers)
+    return {
+        "source": {name: source[name] for name in ("usage", "events")},
+        "per_event": metrics.tokens_per_event(answers),
+        "prompt_mean": _mean([r.prompt_tokens for r in answers]),
+        "output_mean": _mean([r.output_tokens for r in answers]),
+        "cached_share": cached_share(answers),
+    }
+
+
+def _mean(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def point_bound(window: Sequence[RequestRecord], concurrency: float | None, bound_at: BoundAt | None) -> dict[str, Any]:
+    """The roofline for the lengths that were really served, at the concurrency that was really there."""
+    nothing = dict.fromkeys(("output_tps", "limiter", "bandwidth_tps", "compute_tps", "latency_tps"))
+    answers = [r for r in window if r.status == "ok" and r.output_tokens]
+    if bound_at is None:
+        return {**nothing, "reason": NO_ROOFLINE}
+    if not answers or not concurrency:
+        return {**nothing, "reason": "no complete answer to compute a bound for"}
+    prompt = np.array([r.prompt_tokens or r.prompt_tokens_asked for r in answers], dtype=np.float64)
+    output = np.array([r.output_tokens for r in answers], dtype=np.float64)
+    return {**nothing, "reason": None, **bound_at(prompt, output, concurrency)}
+
+
+# --- the sweep ----------------------------------------------------------------------------------------------------
+
+
+def slo(rows: Sequence[dict[str, Any]], objectives: Sequence[Objective]) -> dict[str, Any]:
+    """The objectives, and the point with the highest throughput that met all of them and is VALID or WARN."""
+    stated = [{"metric": o.metric, "stat": o.stat, "limit_s": o.limit_s} for o in objectives]
+    if not objectives:
+        return {"objectives": [], "best_point": None, "reason": "the scenario states no objective"}
+    counted = [i for i, row in enumerate(rows) if row["validity"]["verdict"] in ("VALID", "WARN") and row["output_tps"]]
+    meeting = [i for i in counted if all(_point_meets(rows[i], o) for o in objectives)]
+    if meeting:
+        return {"objectives": stated, "best_point": max(meeting, key=lambda i: rows[i]["output_tps"]), "reason": None}
+    unknown = any(_point_meets(rows[i], o) is None for i in counted for o in objectives)
+    reason = "no VALID point met every objective" + (", some had too few requests to tell" if unknown else "")
+    return {"objectives": stated, "best_point": None, "reason": reason}
+
+
+def _point_meets(row: dict[str, Any], objective: Objective) -> bool | None:
+    """Whether a point's statistic is within the limit; None if it has no such statistic."""
+    found = row["metrics"][objective.metric]
+    found = found if "p50" in found else found["from_intended"] or found["from_sent"]
+    value = found.get(objective.stat)
+    return None if value is None else value <= objective.limit_s
+
+
+def rungs(rows: Sequence[dict[str, Any]]) -> list[Rung]:
+    """The points as `knee` reads them."""
+    return [
+        Rung(r["rate_rps"], r["concurrency_mean"], r["output_tps"], r["validity"]["verdict"], r["achieved_rps"])
+        for r in rows
+    ]
+
+
+def knee(rows: Sequence[dict[str, Any]], curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The measured knee beside the model's."""
+    points = rungs(rows)
+    found = find_knee(points)
+    model = model_knee([(c["concurrency"], c["bound_tps"]) for c in curve if c.get("bound_tps") is not None])
+    measured = None
+    if found is not None:
+        measured = {
+            "point": found,
+            "concurrency": points[found].concurrency,
+            "output_tps": points[found].output_tps,
+            "x_max_tps": max_throughput(points),
+        }
+    return {
+        "measured": measured,
+        "model": {"concurrency": model} if model is not None else None,
+        "reason": None if measured else "no point that counts (all INVALID or without a token)",
+    }
+
+
+def scrub(node: Any) -> Any:
+    """Plain JSON values only: NaN and infinities become None, -0.0 becomes 0.0, numpy values and tuples become
+    Python's."""
+    if isinstance(node, Mapping):
+        return {str(key): scrub(value) for key, value in node.items()}
+    if isinstance(node, np.ndarray | list | tuple):
+        return [scrub(value) for value in node]
+    if isinstance(node, np.generic):
+        node = node.item()
+    if isinstance(node, float):
+        return node + 0.0 if math.isfinite(node) else None
+    return node

@@ -83,5 +83,7 @@ def gap_cv(process: Arrivals) -> float:
 
 
 def describe(process: Arrivals) -> str:
-    """One word or two for the conditions."""
-    return f"gamma, burstiness {process.gamma.burstiness:g}" if isinstance(process, GammaArrivals) else process
+    """For the conditions: `poisson arrivals`."""
+    if isinstance(process, GammaArrivals):
+        return f"gamma arrivals of burstiness {process.gamma.burstiness:g}"
+    return f"{process} arrivals"

@@ -11,7 +11,7 @@ def input_lengths(scenario: Scenario) -> str:
     prompt, prefix = scenario.workload.prompt, scenario.workload.shared_prefix
     if prompt.tokens is None:
         return f"data set {prompt.dataset.path if prompt.dataset else ''}"
-    shared = f"; first {prefix.tokens:,} shared in {prefix.groups:,} groups" if prefix else ""
+    shared = f"; the first {prefix.tokens:,} shared ({_groups_text(prefix.groups)})" if prefix else ""
     return f"{lengths.describe(prompt.tokens)} tokens{shared}"
 
 
@@ -27,10 +27,14 @@ def load(scenario: Scenario) -> str:
     if spec.concurrency is not None:
         return f"closed loop, concurrency {', '.join(f'{level:,}' for level in spec.concurrency)}"
     rates = "auto" if spec.rates == "auto" else ", ".join(f"{rate:g}" for rate in spec.rates or ())
-    return f"open loop, {arrivals.describe(spec.arrivals)} arrivals, {rates} requests/s"
+    return f"open loop, {arrivals.describe(spec.arrivals)}, {rates} requests/s"
 
 
 def latency_target(scenario: Scenario) -> str:
     """All objectives, or `none`."""
     texts = (f"{metric.upper()} {objective}" for metric, objective in scenario.slo.objectives.items())
     return ", ".join(texts) or "none"
+
+
+def _groups_text(n_groups: int) -> str:
+    return "one text" if n_groups == 1 else f"{n_groups:,} texts"

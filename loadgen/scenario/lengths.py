@@ -226,7 +226,7 @@ def _shape_text(dist: LengthDist) -> str:
     if dist.uniform is not None:
         return f"uniform {dist.uniform.low:,} to {dist.uniform.high:,}"
     if dist.normal is not None:
-        return f"normal mean {dist.normal.mean:,g}, std {dist.normal.std:,g}"
+        return f"normal mean {_number(dist.normal.mean)}, std {_number(dist.normal.std)}"
     if dist.lognormal is not None:
         given = dist.lognormal.model_dump(exclude_none=True)
         return "lognormal " + ", ".join(f"{name} {_number(value)}" for name, value in given.items())
@@ -237,7 +237,7 @@ def _shape_text(dist: LengthDist) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _limits_text(dist: LengthDist) -> str:

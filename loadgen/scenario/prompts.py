@@ -34,15 +34,15 @@ def fit_text_unit(samples: Sequence[tuple[int, int, int]]) -> TextUnit:
     counts are exact. Otherwise words, by least squares. ValueError when fewer than two lengths were probed, or when the
     tokens do not grow with the words.
     """
+    if len({n_words for n_words, _, _ in samples}) < 2:
+        raise ValueError("the server reported prompt_tokens for fewer than two lengths")
     words, chars, tokens = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
-    if np.unique(words).size < 2:
-        raise ValueError("two probes of different length are needed")
     overheads = tokens - chars
     if np.ptp(overheads) == 0 and overheads[0] >= 0:
         return TextUnit("char", 1.0, float(overheads[0]))
     per_word, overhead = np.polyfit(words, tokens, 1)
     if per_word <= 0:
-        raise ValueError("prompt_tokens of the server do not grow with the prompt")
+        raise ValueError("the server's prompt_tokens do not grow with the prompt")
     return TextUnit("word", float(per_word), max(0.0, float(overhead)))
 
 

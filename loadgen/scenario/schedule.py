@@ -21,6 +21,7 @@ from loadgen.scenario.streams import stream
 
 MAX_REQUESTS = 2_000_000  # a point beyond it is a slip of the pen, and would fill the memory
 MAX_CLOSED_REQUESTS = 50_000
+MAX_CLOSED_PROMPT_TOKENS = 50_000_000
 MIN_OWN_TOKENS = 8  # a prompt no longer than the shared prefix still has this many of its own
 _ID_REQUESTS = 4096
 _AFTER_LAST_S = 1e-6
@@ -52,6 +53,9 @@ class PointSchedule:
     warmup_s: float
     duration_s: float
     requests: tuple[PlannedRequest, ...]
+    cooldown_s: float = (
+        0.0  # how long after the window load goes on, at most, until the last measured request has ended
+    )
 
 
 def plan_point(
@@ -92,14 +96,20 @@ def plan_point(
     return _plan_closed(scenario, point, concurrency, warmup, duration, cooldown, n_requests)
 
 
-def closed_loop_requests(scenario: Scenario, concurrency: int, total_s: float) -> int:
-    """How many requests a closed-loop point of `total_s` is given.
+def closed_loop_requests(scenario: Scenario, concurrency: int, busy_s: float) -> int:
+    """How many requests a closed-loop point is given whose users send for `busy_s` (warm-up and window).
 
-    Enough for users that are served at 1,000 output tokens/s each without any wait, at least 4 a user and at most
-    50,000. A server beyond that exhausts the plan, and the point ends early.
+    Enough for users served at 1,000 output tokens/s each without any wait, but at most 50,000 requests or 50 million
+    prompt tokens (their text is rendered before the start), and at least 4 a user. A faster server uses the plan up, and
+    the point ends early. Of a data set that may not be repeated, no more than it has.
     """
-    fastest_s = max(lengths.mean(scenario.workload.output.tokens) / 1000, 0.001)
-    return max(4 * concurrency, min(MAX_CLOSED_REQUESTS, concurrency * math.ceil(total_s / fastest_s)))
+    prompt_mean, output_mean = mean_tokens(scenario)
+    n_fastest = concurrency * math.ceil(busy_s / max(output_mean / 1000, 0.001))
+    n_planned = min(n_fastest, MAX_CLOSED_REQUESTS, int(MAX_CLOSED_PROMPT_TOKENS / max(1.0, prompt_mean)))
+    spec, dataset = scenario.workload.prompt.dataset, scenario.dataset
+    if spec is not None and dataset is not None and spec.when_short != "repeat":
+        n_planned = min(n_planned, len(dataset.prompts))
+    return max(4 * concurrency, n_planned)
 
 
 def schedule_id(scenario: Scenario) -> str:
@@ -163,7 +173,7 @@ def _plan_open(
         duration = _duration_for(scenario, rate_rps, warmup, n)
     at_s = _arrivals_before(scenario, rate_rps, warmup + duration + cooldown)
     phases = [_phase(at, warmup, warmup + duration) for at in at_s.tolist()]
-    return PointSchedule(point, "open", rate_rps, None, warmup, duration, _requests(scenario, at_s, phases))
+    return PointSchedule(point, "open", rate_rps, None, warmup, duration, _requests(scenario, at_s, phases), cooldown)
 
 
 def _plan_closed(
@@ -171,10 +181,10 @@ def _plan_closed(
 ) -> PointSchedule:
     if n is not None:
         warmup, duration = 0.0, math.ceil(n / concurrency) * scenario.timeouts.total_s
-    n_planned = n if n is not None else closed_loop_requests(scenario, concurrency, warmup + duration + cooldown)
+    n_planned = n if n is not None else closed_loop_requests(scenario, concurrency, warmup + duration)
     at_s = np.zeros(n_planned)
     requests = _requests(scenario, at_s, ["measured"] * n_planned)
-    return PointSchedule(point, "closed", None, concurrency, warmup, duration, requests)
+    return PointSchedule(point, "closed", None, concurrency, warmup, duration, requests, cooldown)
 
 
 def _arrivals_before(scenario: Scenario, rate_rps: float, horizon_s: float) -> npt.NDArray[np.float64]:

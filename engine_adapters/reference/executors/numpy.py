@@ -42,8 +42,9 @@ def linear(x: Array, w: Array) -> Array:
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """Root-mean-square norm over the last axis."""
-    mean_square = np.einsum("...i,...i->...", x, x)[..., None] * np.float32(1.0 / x.shape[-1])
-    return x * (weight / np.sqrt(mean_square + np.float32(eps)))
+    mean_square: Array = np.einsum("...i,...i->...", x, x)[..., None] * np.float32(1.0 / x.shape[-1])
+    normalised: Array = x / np.sqrt(mean_square + np.float32(eps))
+    return normalised * weight
 
 
 def rope_table(model: ModelConfig, n_positions: int) -> tuple[Array, Array]:
@@ -66,7 +67,7 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
 def swiglu(gate_up: Array) -> Array:
     """silu(gate) x up, for `gate_up` [rows, 2 x ffn]."""
     gate, up = np.split(gate_up, 2, axis=1)
-    denominator = np.exp(-gate)
+    denominator: Array = np.exp(-gate)
     denominator += np.float32(1.0)
     return gate * up / denominator
 

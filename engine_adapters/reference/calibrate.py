@@ -94,7 +94,7 @@ def _read_bandwidth(weight_bytes: int, budget_s: float) -> float:
 
 
 def _gemvs(weight_bytes: int, row_length: int) -> Iterator[tuple[Callable[[], object], float]]:
-    """One pass of gemv over matrices of up to 4n x n float32 that fill `weight_bytes`, in both orders; and its bytes."""
+    """A pass of gemv over matrices of up to 4n x n float32 that fill `weight_bytes`, in both orders, and its bytes."""
     import numpy as np
 
     rows = weight_bytes // (4 * row_length)

@@ -38,6 +38,7 @@ def expected_sequences(
     precision: str,
     kv_precision: str,
     context_tokens: int,
+    mlp_devices: int | None = None,
     memory_share: float = 0.9,
     overhead_bytes: float = 3 * GIB,
     block_tokens: int = 16,
@@ -46,12 +47,16 @@ def expected_sequences(
 
     Per device: memory x share - overhead - weights / TP is the pool; a sequence takes its context in whole blocks,
     times kv, times rho / TP, where rho = TP / n_kv when TP exceeds the KV heads (they are stored more than once).
-    Replicas of TP devices add. Give the largest context for engines that reserve it (TensorRT-LLM, TGI, llama.cpp:
+    Replicas of TP devices add. `mlp_devices` share one copy of the MLP: TP by default, more where attention runs data
+    parallel over one split MLP. Give the largest context for engines that reserve it (TensorRT-LLM, TGI, llama.cpp:
     "admissible"), the mean resident one, P + O/2, for those that allocate on demand (vLLM, SGLang: "sustainable").
     """
     if devices % tensor_parallel:
         raise ValueError(f"{devices} devices are no whole number of replicas of {tensor_parallel}")
-    pool = mem_bytes * memory_share - overhead_bytes - checkpoint_bytes(model, precision) / tensor_parallel
+    mlp_bytes = model.mlp_params * model.weight_size(precision)
+    rest_bytes = checkpoint_bytes(model, precision) - mlp_bytes
+    weights = rest_bytes / tensor_parallel + mlp_bytes / (mlp_devices or tensor_parallel)
+    pool = mem_bytes * memory_share - overhead_bytes - weights
     replication = max(1.0, tensor_parallel / model.n_kv_heads)
     blocks = -(-context_tokens // block_tokens)
     share = blocks * block_tokens * model.kv_bytes_per_token(kv_precision) * replication / tensor_parallel

@@ -25,10 +25,8 @@ KV_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0,
 
 _DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 # Words that name a fine-tune, a format or a vendor and leave the shape as it is.
-_NOISE = frozenset(
-    ("meta", "instruct", "chat", "hf", "it", "base", "awq", "gptq", "gguf", "dynamic")
-    + ("bf16", "fp16", "fp8", "fp4", "nvfp4", "int8", "int4", "w4a16", "w8a8")
-)
+_NOISE = {"meta", "instruct", "chat", "hf", "it", "base", "awq", "gptq", "gguf", "dynamic"}
+_NOISE |= {"bf16", "fp16", "fp8", "fp4", "nvfp4", "int8", "int4", "w4a16", "w8a8"}
 # Keys of a config.json whose presence (not null, not zero, not false) means arithmetic that isn't here.
 _BEYOND: dict[str, str] = {
     "num_experts": "mixture of experts",

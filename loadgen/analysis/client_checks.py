@@ -92,9 +92,9 @@ def arrivals(e: Evidence) -> Check:
     if log.mode == "closed":
         return Check("arrivals", "n/a", None, "", "Closed loop: the server's answers make the arrivals.")
     at_ns = [start for r in e.measured if (start := start_ns(r)) is not None]
-    start_ns, end_ns = metrics.window_ns(log)
-    at_s = (np.array(at_ns, dtype=np.int64) - start_ns) / 1e9
-    fit = fit_arrivals(at_s, log.arrivals, 0.0, (end_ns - start_ns) / 1e9)
+    begin_ns, end_ns = metrics.window_ns(log)
+    at_s = (np.array(at_ns, dtype=np.int64) - begin_ns) / 1e9
+    fit = fit_arrivals(at_s, log.arrivals, 0.0, (end_ns - begin_ns) / 1e9)
     limit = "warn outside 95%, invalid outside 99.9% of the sampling error"
     if fit.cv is None or fit.dispersion is None:
         return Check("arrivals", "n/a", None, limit, f"{fit.n} sends are too few, or the process is unknown.")

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from reports import figures
 from reports.exports import points_csv, points_markdown
-from reports.figures import Run, point_words
+from reports.marks import Run, point_words
 from reports.readings import (
     METRIC_WORDS,
     VARIABLES,
@@ -44,7 +44,7 @@ from reports.tables import answer_sentences
 
 NARROW = (360.0, 330.0)
 TABLE = (
-    "concurrency_mean", "achieved_rps", "output_tps", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms", "itl_p95_ms",
+    "concurrency_mean", "achieved_rps", "output_tps", "ttft_p50_ms", "ttft_p95_ms", "itl_p95_ms",
     "tpot_p50_ms", "e2e_p95_ms", "goodput_rps", "attainment_share", "failed", "bound_share",
 )  # fmt: skip
 
@@ -66,7 +66,6 @@ class Figure:
     title: str
     says: str
     missing: tuple[str, ...]
-    conditions: tuple[tuple[str, str], ...]
     wide: Markup | None
     narrow: Markup | None = None
 
@@ -111,8 +110,8 @@ def undrawn(summary: Summary, *readers: Callable[[Point], Reading]) -> tuple[str
     for point in summary["points"]:
         absent = [reading for reader in readers if (reading := reader(point)).value is None]
         if absent:
-            reasons[f"n/a, {absent[0].reason}"] += 1
-    return tuple(f"{n} of {len(summary['points'])} points not drawn: {reason}" for reason, n in reasons.items())
+            reasons[absent[0].reason] += 1
+    return tuple(f"{n} of {len(summary['points'])} points n/a: {reason}" for reason, n in reasons.items())
 
 
 def inline(drawn: Plot | None, name: str, title: str, says: str) -> Markup | None:
@@ -125,7 +124,7 @@ def in_flight(point: Point) -> Reading:
     return value_reading(point["concurrency_mean"] or None, "no requests in flight counted")
 
 
-def curve_figure(runs: Sequence[Run], says: str, conditions: tuple[tuple[str, str], ...]) -> Figure:
+def curve_figure(runs: Sequence[Run], says: str) -> Figure:
     """The curve, for a desk and for a phone."""
     title = "Concurrency against output throughput"
     missing = [f"{run.prefix}{text}" for run in runs for text in undrawn(run.summary, in_flight, throughput)]
@@ -133,13 +132,13 @@ def curve_figure(runs: Sequence[Run], says: str, conditions: tuple[tuple[str, st
         if run.summary["roofline"]["reason"]:
             missing.append(run.prefix + str(run.summary["roofline"]["reason"]))
     return Figure(
-        "curve", title, says, tuple(missing), conditions,
+        "curve", title, says, tuple(missing),
         inline(figures.curve(runs), "curve", title, says),
         inline(figures.curve(runs, *NARROW), "curve-narrow", title, says),
     )  # fmt: skip
 
 
-def latency_figure(runs: Sequence[Run], metric: str, conditions: tuple[tuple[str, str], ...]) -> Figure:
+def latency_figure(runs: Sequence[Run], metric: str) -> Figure:
     """Output throughput against the percentile of a metric."""
     word, (name, limit_s) = METRIC_WORDS[metric], figures.objective(runs[0].summary, metric)
     title = f"Throughput against {name} {word}"
@@ -151,27 +150,27 @@ def latency_figure(runs: Sequence[Run], metric: str, conditions: tuple[tuple[str
         for text in undrawn(run.summary, throughput, lambda point: stat(point, metric, name))
     )
     drawn = figures.latency(runs, metric)
-    return Figure(f"latency-{metric}", title, says, missing, conditions, inline(drawn, f"lat-{metric}", title, says))
+    return Figure(f"latency-{metric}", title, says, missing, inline(drawn, f"lat-{metric}", title, says))
 
 
-def speed_figure(runs: Sequence[Run], conditions: tuple[tuple[str, str], ...]) -> Figure:
+def speed_figure(runs: Sequence[Run]) -> Figure:
     """What a user gets against what a device gives."""
-    title = "One user's speed against one device's throughput"
+    title = "User speed against device throughput"
     says = "Each point trades a user's tokens/s (1/TPOT, median) for the device's; further up and right is better."
     missing = tuple(
         f"{run.prefix}{text}" for run in runs for text in undrawn(run.summary, throughput, interactivity)
     )  # fmt: skip
-    return Figure("speed", title, says, missing, conditions, inline(figures.speed(runs), "speed", title, says))
+    return Figure("speed", title, says, missing, inline(figures.speed(runs), "speed", title, says))
 
 
-def spread_figure(run: Run, metric: str, conditions: tuple[tuple[str, str], ...]) -> Figure:
+def spread_figure(run: Run, metric: str) -> Figure:
     """The percentiles of a metric at each load."""
     word = METRIC_WORDS[metric]
     title = f"Spread of {word}"
     says = f"{word} at each load: dot p50, ticks p90, p95, p99 as far as the samples carry."
     missing = undrawn(run.summary, in_flight, lambda point: stat(point, metric, "p50"))
     drawn = figures.spread(run, metric)
-    return Figure(f"spread-{metric}", title, says, missing, conditions, inline(drawn, f"spr-{metric}", title, says))
+    return Figure(f"spread-{metric}", title, says, missing, inline(drawn, f"spr-{metric}", title, says))
 
 
 CURVE_SAYS = (
@@ -182,15 +181,15 @@ CURVE_SAYS = (
 
 def run_figures(summary: Summary) -> dict[str, list[Figure]]:
     """All figures of one run, by section."""
-    run, conditions = Run(summary), four_variables(summary)
+    run = Run(summary)
     return {
-        "curve": [curve_figure([run], CURVE_SAYS, conditions)],
+        "curve": [curve_figure([run], CURVE_SAYS)],
         "trade": [
-            latency_figure([run], "ttft", conditions),
-            latency_figure([run], "itl", conditions),
-            speed_figure([run], conditions),
+            latency_figure([run], "ttft"),
+            latency_figure([run], "itl"),
+            speed_figure([run]),
         ],
-        "spread": [spread_figure(run, metric, conditions) for metric in ("ttft", "itl", "e2e")],
+        "spread": [spread_figure(run, metric) for metric in ("ttft", "itl", "e2e")],
     }
 
 
@@ -252,15 +251,19 @@ def certificate(summary: Summary) -> dict[str, Any]:
     points = by_load(summary)
     names = list(dict.fromkeys(one["name"] for point in points for one in point["validity"]["checks"]))
     by_point = [{one["name"]: one for one in point["validity"]["checks"]} for point in points]
-    rows = [(name, [checks[name]["verdict"] if name in checks else "n/a" for checks in by_point]) for name in names]
+    rows = [(name, [_check_word(checks[name]) if name in checks else "n/a" for checks in by_point]) for name in names]
     evidence = [
-        {"load": asked(summary, point), **one, "value": "" if one["value"] is None else str(one["value"])}
+        {**one, "load": asked(summary, point), "verdict": _check_word(one)}
         for point in points
         for one in point["validity"]["checks"]
     ]
     open_ones = [one for one in evidence if one["verdict"] not in ("pass", "n/a")]
     heads = [(columns(summary, ())[0].cell(point), VERDICT_WORDS[verdict(point)]) for point in points]
     return {"heads": heads, "rows": rows, "evidence": evidence, "open": open_ones}
+
+
+def _check_word(check: dict[str, Any]) -> str:
+    return "overloaded" if check["verdict"] == "nonstationary" else str(check["verdict"])
 
 
 def definitions(summary: Summary) -> list[tuple[str, str, str]]:

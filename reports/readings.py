@@ -254,6 +254,12 @@ def meets_slo(summary: Summary, point: Point) -> bool:
     return all(value is not None and value < limit for value, limit in found)
 
 
+def breaks_slo(summary: Summary, point: Point) -> bool:
+    """A figure is there and not below its limit; too few samples break nothing."""
+    found = [(stat(point, one["metric"], one["stat"]).value, one["limit_s"]) for one in summary["slo"]["objectives"]]
+    return any(value is not None and value >= limit for value, limit in found)
+
+
 def known(summary: Summary, *keys: str) -> list[str]:
     """The conditions under `keys` that are known, as text."""
     found = (str(summary["conditions"].get(key, "unknown")) for key in keys)

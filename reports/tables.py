@@ -168,7 +168,7 @@ def _footnoted(column: Column, point: Point, notes: dict[str, str]) -> str:
     reading = column.read(point)
     if reading.value is not None:
         return column.cell(point)
-    reason = na(reading) + " samples" if reading.short.startswith("needs") else f"n/a, {reading.reason}"
+    reason = f"{reading.short} samples" if reading.short.startswith("needs") else reading.reason
     return "n/a " + notes.setdefault(reason, chr(ord("a") + len(notes)))
 
 
@@ -188,7 +188,7 @@ def validity_text(summary: Summary) -> str:
         load = columns(summary, ())[0].cell(point)
         for one in point["validity"]["checks"]:
             if one["verdict"] in ("warn", "invalid", "nonstationary"):
-                lines.append(wrap(f"  {load} {one['verdict']}: {one['name']}: {one['text']}", "    "))
+                lines.append(wrap(f"  {load} {one['verdict']}: {one['name']}. {one['text']}", "    "))
     return "\n".join(["checks that did not pass:", *lines]) if lines else ""
 
 

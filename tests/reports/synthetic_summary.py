@@ -104,7 +104,7 @@ def conditions() -> dict[str, str]:
 
 def open_loop(speed: float = 1.0, devices: int = 1) -> dict[str, Any]:
     """Nine points out of order: an overloaded one, an INVALID one, a WARN one, SLO met up to `BEST`."""
-    points = [point(index, rate, speed) for index, rate in enumerate(LADDER)]
+    points = [point(index, round(rate * speed, 3), speed) for index, rate in enumerate(LADDER)]
     objectives = [{"metric": "ttft", "stat": "p95", "limit_s": 0.5}, {"metric": "itl", "stat": "p95", "limit_s": 0.05}]
     served = [
         p for p in points if p["index"] not in (OVERLOADED, INVALID) and p["metrics"]["ttft"]["from_intended"]["p95"]
@@ -124,7 +124,8 @@ def open_loop(speed: float = 1.0, devices: int = 1) -> dict[str, Any]:
         "slo": {"objectives": objectives, "best_point": best["index"], "reason": None},
         "points": points,
         "knee": {"measured": {"point": knee["index"], "concurrency": knee["concurrency_mean"],
-                              "output_tps": knee["output_tps"], "x_max_tps": x_max_tps}, "model": {"concurrency": 41.0}, "reason": None},
+                              "output_tps": knee["output_tps"], "x_max_tps": x_max_tps},
+                 "model": {"concurrency": 41.0}, "reason": None},
         "roofline": {"model": "llama-3.1-8b", "hardware": "h100-sxm", "devices": devices, "precision": "bf16",
                      "ceilings": {"bandwidth_gbs": 3350.0, "tflops": 989.0, "source": "hardware table"},
                      "curve": [{"concurrency": c, **roofline_at(c), "bound_tps": min(roofline_at(c).values())}
@@ -226,7 +227,7 @@ def all_failed() -> dict[str, Any]:
 
 def other_engine() -> dict[str, Any]:
     """B of a comparison: the same schedule against a slower engine."""
-    summary = open_loop(speed=0.72)
+    summary = open_loop(speed=0.84)
     summary["run_id"] = "rag-20261201-134500"
     summary["conditions"].update(
         engine="SGLang 0.4.6", engine_flags="--mem-fraction-static 0.85", url="http://127.0.0.1:30000"

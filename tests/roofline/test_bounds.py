@@ -154,6 +154,19 @@ def test_more_of_anything_never_lowers_the_bound(prompt: int, output: int, c: fl
     assert bound_at(base, cached, c).output_tps >= floor
 
 
+def test_cached_prompt_tokens_cost_neither_compute_nor_kv_reads() -> None:
+    def roofs(cached: int) -> tuple[float, float]:
+        bound = bound_at(_target(), Mix(np.array([1000]), np.array([101]), np.array([cached])), 1e9)
+        assert bound.compute_tps is not None
+        return bound.compute_tps, bound.bandwidth_tps
+
+    pairs = 1000 * 1001 // 2 - 900 * 901 // 2 + sum(range(1001, 1101))
+    flops = 2 * 6_979_321_856 * 200 + 2 * 128_256 * 4096 * 101 + 524_288 * pairs
+    assert roofs(900)[0] == pytest.approx(1070.5e12 * 101 / flops, rel=1e-9)
+    assert roofs(900)[1] == pytest.approx(3350e9 * 101 / (131_072 * (104_950 - 100 * 900)), rel=1e-6)
+    assert roofs(1000) == roofs(999)  # the last prompt token is always computed
+
+
 @given(st.integers(1, 5000), st.integers(1, 500))
 def test_the_knee_is_where_the_bound_reaches_nine_tenths_of_its_maximum(prompt: int, output: int) -> None:
     target, mix = _target(), _mix(prompt, output)

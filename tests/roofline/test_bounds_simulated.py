@@ -158,8 +158,9 @@ def test_no_run_in_a_limited_kv_pool_beats_the_bound(
 def test_no_poisson_run_beats_the_bound_at_its_mean_in_flight(balance: float, load: float) -> None:
     # Seeds are fixed: the outcome is the same in each run, so there is no false alarm.
     rng = np.random.default_rng(11)
-    machine, lengths = Machine(1e9, balance * 1e9), [(40, 20)] * 300
-    capacity_rps = bound_at(_target(machine), _mix(_jobs(lengths)), 1e6).output_tps / 20
+    machine = Machine(1e9, balance * 1e9)
+    lengths = [(int(p) + 1, int(o) + 1) for p, o in rng.lognormal(3, 0.8, (250, 2))]
+    capacity_rps = bound_at(_target(machine), _mix(_jobs(lengths)), 1e6).output_tps / np.mean([o for _, o in lengths])
     arrivals = np.cumsum(rng.exponential(1 / (load * capacity_rps), len(lengths)))
     jobs = [Job(p, o, float(t)) for (p, o), t in zip(lengths, arrivals, strict=True)]
     run = machine.run(jobs)

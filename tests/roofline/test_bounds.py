@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.roofline.bounds import (
@@ -122,6 +122,7 @@ def test_lengths_count_one_by_one_not_by_their_means() -> None:
 
 
 @pytest.mark.parametrize("knowing", ["precision", "kv_precision"])
+@settings(deadline=None)
 @given(st.integers(1, 8000), st.integers(1, 2000), st.floats(0.1, 1000), st.sampled_from(["fp32", "bf16", "fp8"]))
 def test_what_is_unknown_only_raises_the_bound(
     knowing: str, prompt: int, output: int, concurrency: float, value: str
@@ -134,6 +135,7 @@ def test_what_is_unknown_only_raises_the_bound(
     assert unknown.output_tps >= known.output_tps * (1 - 1e-12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 500)), min_size=1, max_size=8), st.floats(0.05, 2000))
 def test_the_bound_rises_with_concurrency_and_is_concave(lengths: list[tuple[int, int]], c: float) -> None:
     mix = Mix(np.array([p for p, _ in lengths]), np.array([o for _, o in lengths]))
@@ -143,6 +145,7 @@ def test_the_bound_rises_with_concurrency_and_is_concave(lengths: list[tuple[int
     assert mid >= (low + high) / 2 * (1 - 1e-12)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(2, 500), st.floats(0.5, 500), st.integers(2, 8))
 def test_more_of_anything_never_lowers_the_bound(prompt: int, output: int, c: float, devices: int) -> None:
     mix, base = _mix(prompt, output), _target()
@@ -167,6 +170,7 @@ def test_cached_prompt_tokens_cost_neither_compute_nor_kv_reads() -> None:
     assert roofs(1000) == roofs(999)  # the last prompt token is always computed
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 500))
 def test_the_knee_is_where_the_bound_reaches_nine_tenths_of_its_maximum(prompt: int, output: int) -> None:
     target, mix = _target(), _mix(prompt, output)

@@ -87,20 +87,25 @@ class ProbeError(Exception):
 async def probe_server(session: Session) -> Probe:
     """Find where a ladder should begin and about where it ends.
 
-    Lone requests give the residence without load. Then a closed loop of 64 users runs for four such residences (at least 4 s, at
-    most 60 s); its rate is (n - 1)/(last completion - first completion), because completions/duration counts the time it
-    takes to fill the server and can halve the answer.
+    Lone requests give the residence without load. Then a closed loop of 64 users runs for four such residences (at
+    least 4 s, at most 60 s); its rate is (n - 1)/(last completion - first completion), because completions/duration
+    counts the time it takes to fill the server and can halve the answer.
     """
     light = await _lone_requests(session)
     residence_s = mean(light)
     flood_s = min(max(4.0, 4 * residence_s), 60.0)
     plan = plan_point(
-        session.scenario, point=PROBE_POINT, concurrency=FLOOD_USERS, duration_s=flood_s, warmup_s=0.0, cooldown_s=flood_s
+        session.scenario,
+        point=PROBE_POINT,
+        concurrency=FLOOD_USERS,
+        duration_s=flood_s,
+        warmup_s=0.0,
+        cooldown_s=flood_s,
     )
     flood = Session(session.scenario, session.adapter, session.unit, session.salt, f"{session.run_id}-probe")
     _, records = await flood.measure(plan)
     await anyio.sleep(SETTLE_S)
-    rate = completion_rate([record for record in records if record.status == "ok"])
+    rate = completion_rate([r.stream_end_at_ns / 1e9 for r in records if r.status == "ok" and r.stream_end_at_ns])
     return Probe(residence_s, rate or 1 / residence_s)
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 PACKAGES = ("openloop", "httpx", "httpcore", "anyio", "uvloop", "numpy", "pydantic")
 
 
-def client_machine() -> dict[str, str | int]:
+def client_machine() -> dict[str, str | int | float]:
     """CPU, cores this process may use, memory, kernel and Python."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
-        "memory_gib": round(_memory_bytes() / 2**30, 1),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
     }
@@ -38,7 +38,7 @@ def loop_name() -> str:
     return "uvloop" if "uvloop" in sys.modules else "asyncio"
 
 
-def machine_text(machine: dict[str, str | int]) -> str:
+def machine_text(machine: dict[str, str | int | float]) -> str:
     """One line for the conditions."""
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
@@ -55,7 +55,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
+    """Physical memory; 0 where the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

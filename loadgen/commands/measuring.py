@@ -1,0 +1,258 @@
+"""From options to a finished run folder: the server, the preflight, the points, the summary."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from engine_adapters.base import PreflightError
+from engine_adapters.openai import Api, OpenAIAdapter
+from engine_adapters.preflight import Endpoint, preflight
+from engine_adapters.transport import HttpClient, Timeouts
+from loadgen.analysis.knee import next_rate, plan_ladder
+from loadgen.analysis.summary import conclude, measure, rungs
+from loadgen.bound_spec import BoundProblem, Spec, spec_for_server, target_from
+from loadgen.collectors.machine import client_machine, loop_name, versions
+from loadgen.collectors.records import PointLog, RequestRecord
+from loadgen.collectors.run_folder import SCHEMA_VERSION, FolderError, RunFolder
+from loadgen.commands.bundled import Bundled
+from loadgen.commands.common import UsageProblem
+from loadgen.commands.progress import Display
+from loadgen.generator.point import Progress
+from loadgen.run_summary import bound_function, objectives_of, summarize_folder
+from loadgen.scenario.errors import ScenarioError
+from loadgen.scenario.schedule import PointSchedule, plan_point, schedule_id, schedule_rows
+from loadgen.scenario.schema import Scenario
+from loadgen.session import Probe, ProbeError, Session, fit_unit, probe_server, run_ladder
+
+PROBLEMS = (PreflightError, ProbeError, FolderError, BoundProblem, ScenarioError)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where requests go and how to ask. `bundled` is set when the engine is ours and ends with the run."""
+
+    url: str
+    model: str | None
+    api: Api
+    headers: Mapping[str, str] = field(default_factory=dict)
+    bundled: Bundled | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to make. `plans` are the points when they are known beforehand; None asks for an automatic ladder."""
+
+    scenario: Scenario
+    server: Server
+    folder: Path
+    plans: Sequence[PointSchedule] | None
+    notes: tuple[str, ...] = ()
+    scaled_for_cpu: bool = False
+    hardware_from_user: bool = False
+    quiet: bool = False
+
+
+@contextmanager
+def users_problems() -> Iterator[None]:
+    """Mistakes of the user and of the server become one line and exit code 2."""
+    try:
+        yield
+    except PROBLEMS as error:
+        raise UsageProblem(str(error)) from None
+
+
+def carry_out(job: Job) -> dict[str, Any]:
+    """Make the run and return its summary, which is also in the folder. Blocks.
+
+    KeyboardInterrupt passes through after the folder is closed: what was measured is kept.
+    """
+    with users_problems():
+        anyio.run(_carry_out, job, backend_options={"use_uvloop": uvloop_is_there()})
+        return summarize_folder(job.folder)
+
+
+def uvloop_is_there() -> bool:
+    """Whether the faster event loop is installed."""
+    try:
+        import uvloop  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+async def _carry_out(job: Job) -> None:
+    timeouts = job.scenario.timeouts
+    client = HttpClient(
+        job.server.url, job.server.headers, Timeouts(timeouts.connect_s, timeouts.read_s, timeouts.total_s)
+    )
+    try:
+        adapter, endpoint = await preflight(client, job.server.model, job.server.api)
+        check_context(job, endpoint)
+        await _measure(job, adapter, endpoint)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.close()
+
+
+def check_context(job: Job, endpoint: Endpoint) -> None:
+    """Refuse before the start what the server would refuse request by request."""
+    if endpoint.max_model_len is None or not job.plans:
+        return
+    longest = max(r.prompt_tokens + r.output_tokens for plan in job.plans for r in plan.requests)
+    if longest > endpoint.max_model_len:
+        raise PreflightError(
+            f"the longest request has {longest:,} tokens and {endpoint.model} takes {endpoint.max_model_len:,}: "
+            "lower the max of workload.prompt.tokens or workload.output.tokens (--set)"
+        )
+
+
+async def _measure(job: Job, adapter: OpenAIAdapter, endpoint: Endpoint) -> None:
+    salt, run_id = secrets.token_hex(4), f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    unit, unit_note = await fit_unit(adapter, salt)
+    session = Session(job.scenario, adapter, unit, salt, run_id)
+    probe = None
+    if job.plans is None:
+        say(job, f"looking for the load that {endpoint.model} bears ...")
+        probe = await probe_server(session)
+    spec = await anyio.to_thread.run_sync(bound_spec, job, endpoint)
+    ladder = Ladder(job, spec, probe)
+    say(job, ladder.plan_line())
+    notes = [*job.notes, *endpoint.notes, *([unit_note] if unit_note else [])]
+    with RunFolder(job.folder, manifest(job, session, endpoint, spec, notes)) as folder:
+        session.sink = folder.writer
+        with Display(ladder.n_expected, job.quiet).running() as display:
+            await run_ladder(session, ladder.next_plan, opening(folder, display), ladder.closing(display))
+        spec = await anyio.to_thread.run_sync(recalibrated, job, spec)
+        folder.save_manifest(roofline=spec, finished=True)
+
+
+def opening(folder: RunFolder, display: Display) -> Callable[[PointSchedule, Progress], None]:
+    """What happens before a point: its plan goes to disk."""
+
+    def on_plan(plan: PointSchedule, progress: Progress) -> None:
+        folder.add_schedule(schedule_rows(plan))
+        folder.save_manifest(points=[*folder.manifest["points"], plan_row(plan)])
+        display.start(plan, progress)
+
+    return on_plan
+
+
+def plan_row(plan: PointSchedule) -> dict[str, Any]:
+    """What the manifest says of a point before it runs."""
+    return {
+        name: getattr(plan, name)
+        for name in ("point", "mode", "rate_rps", "concurrency", "warmup_s", "duration_s", "cooldown_s")
+    }
+
+
+class Ladder:
+    """Which point comes next: the given plans one by one, or what the points so far ask for."""
+
+    def __init__(self, job: Job, spec: Spec, probe: Probe | None) -> None:
+        self._job = job
+        self._bound_at = bound_function(target_from(spec))
+        self._rows: list[dict[str, Any]] = []
+        self._max_points = job.scenario.load.max_points
+        self._rates = plan_ladder(probe.light_residence_s, probe.flood_rps, self._max_points) if probe else []
+        self.n_expected = len(job.plans) if job.plans is not None else self._max_points
+
+    def next_plan(self) -> PointSchedule | None:
+        """The next point, or None when the ladder is done."""
+        point = len(self._rows)
+        if self._job.plans is not None:
+            return self._job.plans[point] if point < len(self._job.plans) else None
+        rate = next_rate(rungs(self._rows), self._rates, self._max_points)
+        return None if rate is None else plan_point(self._job.scenario, point=point, rate_rps=float(f"{rate:.3g}"))
+
+    def closing(self, display: Display) -> Callable[[PointLog, Sequence[RequestRecord]], None]:
+        """What happens after a point: it is looked at, so that the next can be chosen, and told in one line."""
+
+        def on_point(log: PointLog, records: Sequence[RequestRecord]) -> None:
+            point = measure(log, list(records), objectives_of(self._job.scenario), self._bound_at)
+            conclude(point, None, None)
+            self._rows.append(point.row)
+            display.done(point_line(point.row))
+
+        return on_point
+
+    def plan_line(self) -> str:
+        """How many points, requests, tokens and minutes are coming."""
+        plans = self._job.plans
+        if plans is None:
+            plans = [plan_point(self._job.scenario, point=0, rate_rps=rate, cooldown_s=0.0) for rate in self._rates]
+            return f"up to {self._max_points} points, about {totals(plans, self._max_points / len(plans))}"
+        return f"{len(plans)} point{'s' * (len(plans) != 1)}, {totals(plans, 1.0)}"
+
+
+def totals(plans: Sequence[PointSchedule], factor: float) -> str:
+    """Requests, tokens and minutes of the plans, cool-downs apart; `factor` scales to points still to be planned."""
+    wanted = [r for plan in plans for r in plan.requests if r.phase != "cooldown" and plan.mode == "open"]
+    minutes = factor * sum(plan.warmup_s + plan.duration_s for plan in plans) / 60
+    time = f"{minutes:.1f} minutes plus cool-downs"
+    if not wanted:
+        return f"as many requests as the users complete, {time}"
+    tokens = sum(r.prompt_tokens + r.output_tokens for r in wanted)
+    return f"{factor * len(wanted):,.0f} requests, {factor * tokens:,.0f} tokens, {time}"
+
+
+def point_line(row: Mapping[str, Any]) -> str:
+    """One point in one line, while the run goes on."""
+    load = f"{row['rate_rps']:.3g} req/s" if row["rate_rps"] else f"{row['concurrency_target']} users"
+    in_flight = f"{row['concurrency_mean']:.1f}" if row["concurrency_mean"] is not None else "n/a"
+    tps = f"{row['output_tps']:,.0f}" if row["output_tps"] is not None else "n/a"
+    found = row["metrics"]["ttft"]["from_intended"] or row["metrics"]["ttft"]["from_sent"]
+    ttft = f"{found['p95'] * 1e3:,.0f} ms" if found["p95"] is not None else "n/a"
+    failed = f", {row['failed']} failed" if row["failed"] else ""
+    return f"{load}: {in_flight} in flight, {tps} tok/s, TTFT p95 {ttft}{failed} - {row['validity']['verdict']}"
+
+
+def bound_spec(job: Job, endpoint: Endpoint) -> Spec:
+    """What the roofline knows of this server; measures this machine's ceilings for the bundled engine."""
+    if job.server.bundled is not None:
+        return job.server.bundled.bound_spec()
+    return spec_for_server(job.scenario.roofline, endpoint.model, job.hardware_from_user)
+
+
+def recalibrated(job: Job, spec: Spec) -> Spec:
+    """The spec with the larger of the ceilings before and after the sweep."""
+    return job.server.bundled.bound_spec() if job.server.bundled is not None else spec
+
+
+def manifest(job: Job, session: Session, endpoint: Endpoint, spec: Spec, notes: Sequence[str]) -> dict[str, Any]:
+    """Everything about a run that its records do not hold. No header and no key is in it."""
+    flags = job.server.bundled.flags if job.server.bundled else None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "openloop", "version": versions().get("openloop", "unknown")},
+        "run_id": session.run_id,
+        "created_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "finished": False,
+        "mode": job.scenario.load.mode,
+        "scenario": job.scenario.as_json(),
+        "schedule_id": schedule_id(job.scenario),
+        "scaled_for_cpu": job.scaled_for_cpu,
+        "notes": list(notes),
+        "salt": session.salt,
+        "text_unit": asdict(session.unit),
+        "server": asdict(endpoint) | {"notes": list(endpoint.notes), "flags": flags},
+        "roofline": spec,
+        "client": {"machine": client_machine(), "versions": versions(), "loop": loop_name(), "workers": 1},
+        "points": [],
+    }
+
+
+def say(job: Job, text: str) -> None:
+    """One line beside the results, which alone go to standard output."""
+    if not job.quiet:
+        click.echo(text, err=True)
+        sys.stderr.flush()

@@ -1,0 +1,196 @@
+"""A run folder becomes its summary: conditions, roofline and all that analysis derives from the records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.analysis.goodput import Objective
+from loadgen.analysis.summary import summarize_run
+from loadgen.bound_spec import target_from
+from loadgen.collectors.machine import machine_text
+from loadgen.collectors.records import PointLog, RequestRecord
+from loadgen.collectors.run_folder import SUMMARY, load_run, write_json
+from loadgen.roofline import bounds
+from loadgen.scenario import describe
+from loadgen.scenario.schema import Scenario
+
+Points = Sequence[tuple[PointLog, list[RequestRecord]]]
+Lengths = npt.NDArray[Any]
+UNKNOWN = "unknown"
+
+
+def summarize_folder(path: Path, save: bool = True) -> dict[str, Any]:
+    """Read a run folder and derive its summary; with `save` summary.json is written beside the records.
+
+    Raises FolderError when `path` is no run folder. A folder of an interrupted run gives what was measured.
+    """
+    run = load_run(path)
+    summary = summarize(run.manifest, run.points)
+    if save:
+        write_json(path / SUMMARY, summary)
+    return summary
+
+
+def summarize(manifest: Mapping[str, Any], points: Points) -> dict[str, Any]:
+    """The summary of a manifest and its points; pure."""
+    target = target_from(manifest["roofline"])
+    return summarize_run(
+        manifest,
+        points,
+        objectives=objectives_of(Scenario.model_validate(manifest["scenario"])),
+        conditions=conditions(manifest, points),
+        roofline=roofline_section(manifest, target, points),
+        bound_at=bound_function(target),
+    )
+
+
+def objectives_of(scenario: Scenario) -> list[Objective]:
+    """The scenario's SLO as analysis takes it."""
+    return [Objective(metric, o.stat, o.limit_s) for metric, o in scenario.slo.objectives.items()]
+
+
+def bound_function(target: bounds.Target | None) -> Callable[[Lengths, Lengths, float], dict[str, Any]] | None:
+    """The bound at a concurrency for the lengths that a point really had."""
+    if target is None:
+        return None
+
+    def bound_at(prompt_tokens: Lengths, output_tokens: Lengths, concurrency: float) -> dict[str, Any]:
+        bound = bounds.bound_at(target, bounds.Mix(prompt_tokens, output_tokens), concurrency)
+        return {
+            "output_tps": bound.output_tps,
+            "limiter": bound.limiter,
+            "bandwidth_tps": bound.bandwidth_tps,
+            "compute_tps": bound.compute_tps,
+            "latency_tps": bound.latency_tps,
+            "reason": bound.reason,
+        }
+
+    return bound_at
+
+
+def roofline_section(manifest: Mapping[str, Any], target: bounds.Target | None, points: Points) -> dict[str, Any]:
+    """The model's curve over the run's concurrencies, for the lengths of all its requests."""
+    spec = manifest["roofline"]
+    mix = _mix(points)
+    section: dict[str, Any] = {
+        "model": None,
+        "hardware": None,
+        "devices": spec.get("devices", 1),
+        "precision": spec.get("precision"),
+        "ceilings": None,
+        "curve": [],
+        "kv_wall_concurrency": None,
+        "knee_concurrency": None,
+        "assumptions": [],
+        "reason": spec.get("reason"),
+    }
+    if target is None:
+        return section
+    section |= {"model": target.model.name, "hardware": target.hardware.name, "assumptions": bounds.assumptions(target)}
+    section["ceilings"] = {
+        "bandwidth_gbs": target.bandwidth_bps / 1e9,
+        "tflops": target.flops / 1e12 if target.flops else None,
+        "source": target.hardware.source,
+    }
+    if mix is None:
+        return section
+    top = max((log.in_flight_max for log, _ in points), default=1)
+    grid = np.geomspace(1, max(2 * top, 64), 49)
+    section["curve"] = [
+        {
+            "concurrency": bound.concurrency,
+            "bandwidth_tps": bound.bandwidth_tps,
+            "compute_tps": bound.compute_tps,
+            "latency_tps": bound.latency_tps,
+            "bound_tps": bound.output_tps,
+        }
+        for bound in bounds.curve(target, mix, grid)
+    ]
+    section["kv_wall_concurrency"] = bounds.kv_wall(target, mix)
+    section["knee_concurrency"] = bounds.model_knee(target, mix)
+    return section
+
+
+def _mix(points: Points) -> bounds.Mix | None:
+    lengths = [
+        (r.prompt_tokens or r.prompt_tokens_asked, r.output_tokens)
+        for _, records in points
+        for r in records
+        if r.status == "ok" and r.output_tokens
+    ]
+    if not lengths:
+        return None
+    prompt, output = np.array(lengths, dtype=np.float64).T
+    return bounds.Mix(np.maximum(prompt, 1), output)
+
+
+def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
+    """The four variables that an expert fixes and the identity that they hold for; what is not known is "unknown"."""
+    scenario = Scenario.model_validate(manifest["scenario"])
+    server = manifest["server"]
+    spec = manifest["roofline"]
+    return {
+        "input_lengths": describe.input_lengths(scenario),
+        "output_lengths": describe.output_lengths(scenario),
+        "load": _load_text(scenario, points),
+        "latency_target": describe.latency_target(scenario),
+        "model": server["model"],
+        "precision": spec.get("precision") or UNKNOWN,
+        "engine": server["engine"],
+        "engine_flags": server.get("flags") or UNKNOWN,
+        "kv_dtype": spec.get("kv_precision") or UNKNOWN,
+        "speculation": _speculation(points),
+        "cache_state": _cache_state(scenario, points),
+        "hardware": (spec.get("hardware") or {}).get("name", UNKNOWN),
+        "split": f"{spec['devices']} device{'s' * (spec['devices'] > 1)}" if "devices" in spec else UNKNOWN,
+        "power_and_clocks": UNKNOWN,
+        "client_machine": f"{machine_text(manifest['client']['machine'])}, {manifest['client']['loop']}",
+        "token_source": _token_source(points),
+        "seed": str(scenario.seed),
+        "url": server["url"],
+    }
+
+
+def _load_text(scenario: Scenario, points: Points) -> str:
+    """The asked load, and the rates and durations that were driven."""
+    rates = sorted({log.rate_rps for log, _ in points if log.rate_rps})
+    driven = (
+        f" ({len(rates)} rates, {rates[0]:.3g} to {rates[-1]:.3g})" if scenario.load.rates == "auto" and rates else ""
+    )
+    window_s, warmup_s = scenario.load.duration_s, scenario.load.warmup_s
+    return f"{describe.load(scenario)}{driven}, {window_s:g} s measured after {warmup_s:g} s of warm-up"
+
+
+def _answers(points: Points) -> list[RequestRecord]:
+    return [record for _, records in points for record in records if record.output_tokens]
+
+
+def _token_source(points: Points) -> str:
+    sources = Counter(record.output_tokens_source for record in _answers(points))
+    total = sum(sources.values())
+    return ", ".join(f"{name} ({n / total:.0%})" for name, n in sources.most_common()) or UNKNOWN
+
+
+def _speculation(points: Points) -> str:
+    """Off can't be seen from a client; several tokens an event hint at it."""
+    answers = _answers(points)
+    tokens, events = sum(r.output_tokens or 0 for r in answers), sum(r.n_token_events for r in answers)
+    if events and tokens / events > 1.2:
+        return f"unknown ({tokens / events:.2f} tokens an event)"
+    return UNKNOWN
+
+
+def _cache_state(scenario: Scenario, points: Points) -> str:
+    prefix = scenario.workload.shared_prefix
+    asked = f"prefix of {prefix.tokens} tokens shared by {prefix.groups} groups" if prefix else "no shared prefix"
+    reported = [r for r in _answers(points) if r.cached_tokens is not None and r.prompt_tokens]
+    if not reported:
+        return f"{asked}; hits not reported"
+    share = sum(r.cached_tokens or 0 for r in reported) / sum(r.prompt_tokens or 0 for r in reported)
+    return f"{asked}; {share:.0%} of prompt tokens cached"

@@ -20,7 +20,7 @@ REPEATS = 6  # an answer of one piece of text repeated this often is degenerate
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares of the fixed prompts; `self_share` is the baseline against itself, since batching alone changes answers."""
+    """Shares of the fixed prompts; `self_share` is the baseline against itself: batching alone changes answers."""
 
     n: int
     share: float

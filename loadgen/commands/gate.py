@@ -66,7 +66,8 @@ def gate(
     job = GateJob.from_options(scenario, baseline, candidate or baseline, wanted_margins(margins), self_check, options)
     decision = run_gate(job, new_folder(out, f"gate-{job.scenario.name}"))
     click.echo(gate_table(decision))
-    for path, draw in ((markdown, gate_markdown), (junit, gate_junit)):
-        if path is not None:
-            whole(path, lambda scratch, text=draw(decision): scratch.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+    if markdown is not None:
+        whole(markdown, lambda scratch: scratch.write_text(gate_markdown(decision), encoding="utf-8"))
+    if junit is not None:
+        whole(junit, lambda scratch: scratch.write_text(gate_junit(decision), encoding="utf-8"))
     raise SystemExit(EXIT_CODES[decision["verdict"]])

@@ -86,7 +86,7 @@ class GateJob:
             raise UsageProblem("the gate compares in open loop: the scenario needs load.rates (a list or auto)")
         rate = options["rate"]
         if rate is None and scenario.load.rates not in ("auto", None):
-            rate = scenario.load.rates[0]  # type: ignore[index]
+            rate = scenario.load.rates[0]
         headers = request_headers(options["api_key_env"], options["headers"])
         servers = {
             side: Server(base_url(url), options["model"], scenario.api, headers)
@@ -233,7 +233,7 @@ class Pairs:
             with Display(None).running() as display:
                 progress = Progress()
                 opening(folder, display)(plan, progress)
-                log, records = await session.measure(plan, progress)
+                await session.measure(plan, progress)
             folder.save_manifest(finished=True)
         await anyio.sleep(SETTLE_S)
         summary = summarize_folder(job.folder)

@@ -19,7 +19,7 @@ def write_outputs(folder: Path, summary: Mapping[str, Any]) -> Path:
     return path
 
 
-def whole(path: Path, write: Callable[[Path], None]) -> None:
+def whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file through a scratch file, so that a reader sees the old one or the new one."""
     scratch = path.with_name(f".{path.name}.part")
     try:

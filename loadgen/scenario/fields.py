@@ -8,8 +8,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
-from loadgen.scenario.errors import did_you_mean
-
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*")
 _OBJECTIVE = re.compile(r"\s*(\w+)\s*<=?\s*(.+)")
@@ -84,7 +82,7 @@ def parse_objective(value: object) -> Objective:
         raise ValueError(f'{value!r} is no objective: write "p95 < 500ms"')
     stat, limit = match.groups()
     if stat not in STATS:
-        raise ValueError(f"unknown statistic '{stat}'{did_you_mean(stat, STATS)}")
+        raise ValueError(f"unknown statistic '{stat}'; known: {', '.join(STATS)}")
     return Objective(stat, _positive_duration_s(limit))
 
 

@@ -106,12 +106,10 @@ class LengthDist(Model):
 
     @model_validator(mode="after")
     def _one_shape(self) -> LengthDist:
-        shapes = given_of(self, "fixed", "uniform", "normal", "lognormal", "histogram")
+        shapes = given_of(self, *_QUANTILES)
         if len(shapes) != 1:
-            known = "fixed, uniform, normal, lognormal, histogram"
-            raise ValueError(
-                f"a length takes exactly one of {known}{f' (got {chr(44).join(shapes)})' if shapes else ''}"
-            )
+            got = f" (got {' and '.join(shapes)})" if shapes else ""
+            raise ValueError(f"a length takes exactly one of {', '.join(_QUANTILES)}{got}")
         if self.min_tokens and self.max_tokens and self.min_tokens > self.max_tokens:
             raise ValueError(f"min ({self.min_tokens}) is above max ({self.max_tokens})")
         return self

@@ -100,8 +100,8 @@ def closed_loop_requests(scenario: Scenario, concurrency: int, busy_s: float) ->
     """How many requests a closed-loop point is given whose users send for `busy_s` (warm-up and window).
 
     Enough for users served at 1,000 output tokens/s each without any wait, but at most 50,000 requests or 50 million
-    prompt tokens (their text is rendered before the start), and at least 4 a user. A faster server uses the plan up, and
-    the point ends early. Of a data set that may not be repeated, no more than it has.
+    prompt tokens (their text is rendered before the start), and at least 4 a user. A faster server uses the plan up,
+    and the point ends early. Of a data set that may not be repeated, no more than it has.
     """
     prompt_mean, output_mean = mean_tokens(scenario)
     n_fastest = concurrency * math.ceil(busy_s / max(output_mean / 1000, 0.001))

@@ -31,6 +31,20 @@ class Check:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Little:
+    """Little's law: in-flight mean of the generator's counter, arrival rate x mean residence of the records, the share
+    by which the second exceeds the first, what edges of the window may do to it, and the records' own in-flight
+    mean."""
+
+    in_flight: float
+    rate_rps: float
+    residence_s: float
+    excess: float
+    tolerance: float
+    in_flight_by_records: float
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What the checks look at. `bound_tps` is the roofline's at this point; `best_tps` the best throughput of the
@@ -75,11 +89,18 @@ class Evidence:
         first = self.residences_s[: max(len(self.residences_s) // 4, 1)]
         return in_flight_trend(window_bins(self.log), self.log.bin_s, float(first.mean()))
 
+    @cached_property
+    def little(self) -> Little | None:
+        """Little's law over the window, None where it can't be computed."""
+        return little_of(self)
+
     @property
     def grows(self) -> bool:
-        """The queue grows: unfinished requests and a broken Little's law are its consequence, not faults of their
-        own."""
-        return self.trend.state == "growing"
+        """The queue grows: two of three witnesses say so, a significant trend of in-flight, a material rise, and
+        residences that outgrow Little's law. Unfinished requests and the broken law are its consequence, not faults of
+        their own."""
+        outgrown = self.little is not None and self.little.excess > self.little.tolerance
+        return self.trend.state == "growing" or (outgrown and (self.trend.rises or self.trend.climbs))
 
     def count(self, status: str) -> int:
         """Measured requests with this status."""
@@ -104,3 +125,26 @@ def grade(value: float, warn: float, invalid: float) -> CheckVerdict:
 
 def advise(verdict: CheckVerdict, advice: str) -> str:
     return f" {advice}" if verdict in ("warn", "invalid", "nonstationary") else ""
+
+
+def little_of(e: Evidence) -> Little | None:
+    """Little's law over the window of a point; arrivals are those of the measured requests that were sent."""
+    log, waits = e.log, e.residences_s
+    begin_ns, end_ns = log.window_start_ns, min(log.window_end_ns, log.closed_at_ns)
+    if not log.in_flight_mean or not len(waits) or end_ns <= begin_ns or not waits.mean():
+        return None
+    seconds = (end_ns - begin_ns) / 1e9
+    rate, wait = len(waits) / seconds, float(waits.mean())
+    spans = [span for r in e.records if (span := metrics.in_flight_ns(r)) is not None]
+    inside_ns = sum(max(min(end, end_ns) - max(begin, begin_ns), 0) for begin, end in spans)
+    excess = rate * wait / log.in_flight_mean - 1
+    tolerance = little_tolerance(waits, rate, seconds, log.mode)
+    return Little(log.in_flight_mean, rate, wait, excess, tolerance, inside_ns / 1e9 / seconds)
+
+
+def little_tolerance(residences_s: Floats, rate_rps: float, seconds: float, mode: str) -> float:
+    """max(2%, 3 sqrt(2 E[W^3] / (3 rate mean(W)^2)) / T): three standard deviations of what is in flight at both edges
+    of the window. In closed loop users move in step, so an edge may hold a whole wave: at least mean(W)/T there."""
+    mean = float(residences_s.mean())
+    edges = 3 * math.sqrt(2 * float((residences_s**3).mean()) / (3 * rate_rps * mean**2)) / seconds
+    return max(0.02, edges, mean / seconds if mode == "closed" else 0.0)

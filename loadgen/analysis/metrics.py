@@ -71,10 +71,16 @@ def one_token_per_event(record: RequestRecord) -> bool:
 
 def residence(record: RequestRecord) -> float | None:
     """Time a request was in flight, as the generator's counter sees it: from its dispatch to the end of its stream."""
+    span = in_flight_ns(record)
+    return None if span is None else (span[1] - span[0]) / 1e9
+
+
+def in_flight_ns(record: RequestRecord) -> tuple[int, int] | None:
+    """When a request was taken up and when its stream ended; None if it was not sent."""
     begin = record.dispatched_at_ns if record.dispatched_at_ns is not None else record.sent_at_ns
     if begin is None or record.stream_end_at_ns is None:
         return None
-    return (record.stream_end_at_ns - begin) / 1e9
+    return begin, record.stream_end_at_ns
 
 
 def _elapsed(record: RequestRecord, since: Since, at_ns: int | None) -> float | None:

@@ -279,7 +279,9 @@ def slo(rows: Sequence[dict[str, Any]], objectives: Sequence[Objective]) -> dict
     if meeting:
         return {"objectives": stated, "best_point": max(meeting, key=lambda i: rows[i]["output_tps"]), "reason": None}
     unknown = any(_point_meets(rows[i], o) is None for i in counted for o in objectives)
-    reason = "no VALID point met every objective" + (", and some lack the figure (see their needs and reasons)" if unknown else "")
+    reason = "no VALID point met every objective" + (
+        ", and some lack the figure (see their needs and reasons)" if unknown else ""
+    )
     return {"objectives": stated, "best_point": None, "reason": reason}
 
 

@@ -107,7 +107,7 @@ PROMPT_PARSERS: dict[Api, Callable[[Mapping[str, Any], int], list[int]]] = {
 
 
 def _message(message: object) -> tuple[str, str]:
-    if not isinstance(message, dict) or message.get("role") not in tokenizer.ROLE_IDS:
+    if not isinstance(message, dict) or message.get("role") not in [*tokenizer.ROLE_IDS]:
         raise ApiError(400, f"a message needs a role, one of {', '.join(tokenizer.ROLE_IDS)}", param="messages")
     content = message.get("content")
     if isinstance(content, list):

@@ -125,9 +125,9 @@ class NumpyExecutor:
 
     def execute(self, output: SchedulerOutput) -> list[int | None]:
         """One forward pass over all scheduled tokens, then the most likely token of each request that samples."""
-        batch = self._prepare(output.scheduled)
+        batch = self.prepare(output.scheduled)
         logits = self.logits(batch)
-        sampled = iter(self._sample(logits, [item.request for item in output.scheduled if item.samples]))
+        sampled = iter(self.sample(logits, [item.request for item in output.scheduled if item.samples]))
         return [next(sampled) if item.samples else None for item in output.scheduled]
 
     def logits(self, batch: Batch) -> Array:
@@ -178,7 +178,8 @@ class NumpyExecutor:
         n_kv, _, _, head_dim = cache.shape
         return cache.take(block_table, axis=1).reshape(n_kv, len(block_table), -1, head_dim)
 
-    def _prepare(self, scheduled: Sequence[ScheduledRequest]) -> Batch:
+    def prepare(self, scheduled: Sequence[ScheduledRequest]) -> Batch:
+        """Lay a step's tokens out in one batch."""
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -211,7 +212,7 @@ class NumpyExecutor:
         rows = _ints([start for start, _ in members])[:, None] + np.arange(n_queries)
         return AttentionGroup(rows, table, mask)
 
-    def _sample(self, logits: Array, requests: Sequence[Request]) -> list[int]:
+    def sample(self, logits: Array, requests: Sequence[Request]) -> list[int]:
         """Greedy. Tokens without visible text are never emitted; the end of sequence only where it is allowed."""
         eos_logits = logits[:, tokenizer.EOS_ID].copy()
         logits[:, self.hidden_tokens] = -np.inf

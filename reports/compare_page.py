@@ -194,7 +194,8 @@ def _concurrency_headline(found: dict[str, Any], names: tuple[str, str]) -> str:
         return f"No ratio at equal concurrency: {found['reason']}."
     low, high = min(found["ratio"]), max(found["ratio"])
     where = f"from {short(found['low'])} to {short(found['high'])} users"
-    return f"At equal concurrency, {where}, B gives {low:.2f} to {high:.2f} times the output tokens/s of A."
+    times = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    return f"At equal concurrency, {where}, B gives {times} times the output tokens/s of A."
 
 
 def compare_text(summary_a: Summary, summary_b: Summary, names: tuple[str, str] = ("A", "B")) -> str:

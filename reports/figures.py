@@ -45,13 +45,19 @@ def _bounds(runs: Sequence[Run], x: np.ndarray) -> list[tuple[str, str, np.ndarr
     same = all(curve == curves[0] for curve in curves)
     found = []
     for run, curve in list(zip(runs, curves, strict=True))[: 1 if same else None]:
-        for key in DASHES:
+        for key in _shown_bounds(curve):
             rows = [(row["concurrency"], row[key]) for row in curve if row.get(key)]
             if len(rows) > 1:
                 y = _log_interpolated(x, np.array(rows))
                 word = LIMITER_WORDS[key.removesuffix("_tps")]
                 found.append((f"{'' if same else run.prefix}{word} bound", key, y))
     return found
+
+
+def _shown_bounds(curve: Sequence[dict[str, float | None]]) -> list[str]:
+    """Bandwidth and compute always; latency only where it is the bound, or its label is noise."""
+    binds = any(row["latency_tps"] and row["latency_tps"] == row["bound_tps"] for row in curve)
+    return [key for key in DASHES if key != "latency_tps" or binds]
 
 
 def _log_interpolated(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -193,8 +199,8 @@ def _verdict_notes(drawn: Plot, run: Run, placed: list[tuple[Point, float, float
             for at in found:
                 arrow = {"arrowstyle": "<|-", "color": run.colour, "shrinkB": 5, "shrinkA": 0}
                 note(drawn, "", at, (30, 0), annotation_clip=False, arrowprops=arrow)
-        if found:
-            note(drawn, run.prefix + text, found[-1], shift, ha=align, color=MUTED)
+        if found and not run.key:  # in a comparison the caption says it
+            note(drawn, text, found[-1], shift, ha=align, color=MUTED)
 
 
 def _feasible(drawn: Plot, summary: Summary, frame: _Frame) -> None:
@@ -326,14 +332,14 @@ def speed(runs: Sequence[Run]) -> Plot | None:
 
         found = draw_points(drawn, run, pick)
         placed += found
-        for point, x, y in (found[:1] + found[-1:]) if len(found) > 1 else found:
+        for point, x, y in found if len(found) < 2 else (found[0], found[-1]):
             users = f"{short(point['concurrency_mean'])} users" if point["concurrency_mean"] else ""
             light = point is found[0][0]
-            shift, side = ((-9, -12), "right") if light else ((9, -3), "left")
-            note(drawn, run.prefix + users, (x, y), shift, ha=side)
+            shift = (2, 8) if light else (9, -3)
+            note(drawn, run.prefix + users, (x, y), shift)
     if not placed:
         return None
-    drawn.axes.set_xlim(0, max(x for _, x, _ in placed) * 1.15)
+    drawn.axes.set_xlim(0, max(x for _, x, _ in placed) * 1.25)
     drawn.axes.set_ylim(0, (max(y for _, _, y in placed) or 1) * 1.15)
     drawn.axes.set_xlabel("one user's speed, tokens/s (1/TPOT p50)")
     drawn.axes.set_ylabel("output tokens/s per device")

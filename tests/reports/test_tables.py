@@ -1,0 +1,62 @@
+"""The terminal's table: plain, 80 columns, with conditions, answers and reasons."""
+
+from __future__ import annotations
+
+import pytest
+import synthetic_summary as synthetic
+
+from reports.tables import answer_sentences, points_table
+
+BUILDERS = [
+    synthetic.open_loop, synthetic.closed_loop, synthetic.unknown_bound, synthetic.far_bound, synthetic.all_failed,
+    synthetic.nulls_everywhere,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_a_table_is_plain_text_of_80_columns_with_its_conditions(build: object) -> None:
+    text = points_table(build())  # type: ignore[operator]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+    for name in ("input lengths:", "output lengths:", "load:", "latency target:"):
+        assert name in text
+    assert not any(word in text for word in ("None", "nan", "inf "))
+
+
+def test_the_answer_names_the_slo_the_users_the_throughput_the_bound_and_the_knee() -> None:
+    assert answer_sentences(synthetic.open_loop()) == [
+        "Within the SLO (TTFT p95 < 500 ms, ITL p95 < 50 ms) it serves 30 users: 5 requests/s, 1,215 output tokens/s, "
+        "35% of the memory-bandwidth bound.",
+        "Past the knee at 58 users (1,507 output tokens/s) the queue grows.",
+    ]
+
+
+def test_an_slo_that_nothing_met_gives_the_lightest_points_figures() -> None:
+    summary = synthetic.open_loop()
+    summary["slo"].update(best_point=None, reason="no load point met it")
+    assert answer_sentences(summary)[0].endswith(
+        "no load point met it. The lightest point had TTFT p95 n/a, needs 72, ITL p95 16 ms."
+    )
+
+
+def test_without_an_overloaded_point_the_queue_is_not_said_to_grow() -> None:
+    summary = synthetic.open_loop()
+    summary["points"] = [p for p in summary["points"] if p["index"] != synthetic.OVERLOADED]
+    assert "little is gained" in answer_sentences(summary)[1]
+    summary["knee"] = {"measured": None, "model": None, "reason": "throughput still grew at the last point"}
+    assert answer_sentences(summary)[1] == "No knee: throughput still grew at the last point."
+
+
+def test_a_run_where_all_failed_has_errors_and_no_table() -> None:
+    text = points_table(synthetic.all_failed())
+    assert "172 x http_status: 503 Service Unavailable: model is loading" in text
+    assert "TTFT\n" not in text
+    assert "p50 ms" not in text
+
+
+def test_missing_numbers_are_na_with_a_footnote_and_verdicts_are_words() -> None:
+    text = points_table(synthetic.open_loop())
+    assert "a: needs 72 samples" in text
+    assert "b: withheld: the queue grows (NONSTATIONARY)" in text
+    assert any(line.startswith(" 8.00") and line.endswith("overloaded") for line in text.splitlines())
+    assert "2.00 invalid: lateness. p99 of sent - intended was 63.0 ms" in text

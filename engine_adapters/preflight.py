@@ -70,7 +70,7 @@ def choose_model(models: list[dict[str, Any]], asked: str | None, url: str) -> t
         if len(names) == 1:
             return names[0], []
         if not names:
-            raise PreflightError(f"{url} lists no model: name one with --model")
+            raise PreflightError(f"{url} lists no models: is it an LLM server? If so, name its model with --model")
         raise PreflightError(f"{url} serves {len(names)} models: choose one with --model ({', '.join(names[:8])})")
     if names and asked not in names:
         return asked, [

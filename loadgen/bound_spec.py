@@ -10,7 +10,14 @@ from typing import Any
 
 from loadgen.roofline.bounds import Target, describe_unknown
 from loadgen.roofline.hardware import Hardware, MeasuredCeilings, UnknownHardware, find_hardware, this_machine
-from loadgen.roofline.model_shape import ModelShape, UnknownModel, UnsupportedModel, find_model, from_config
+from loadgen.roofline.model_shape import (
+    WEIGHT_BYTES,
+    ModelShape,
+    UnknownModel,
+    UnsupportedModel,
+    find_model,
+    from_config,
+)
 from loadgen.scenario.schema import Roofline
 
 Spec = dict[str, Any]
@@ -44,6 +51,17 @@ def spec_for_server(roofline: Roofline, served_model: str, hardware_from_user: b
         "kv_pool_bytes": None,
         "reason": None,
     }
+
+
+def check_roofline(roofline: Roofline) -> None:
+    """Refuse an unknown device, precision or unreadable config before any server is asked; raises BoundProblem."""
+    if roofline.hardware:
+        _hardware(roofline.hardware)
+    if roofline.model_config_path:
+        _read_config(Path(roofline.model_config_path))
+    for name in (roofline.precision, roofline.kv_precision):
+        if name is not None and name not in WEIGHT_BYTES:
+            raise BoundProblem(f"unknown precision '{name}': one of {', '.join(WEIGHT_BYTES)}")
 
 
 def spec_for_bundled(shape: Mapping[str, Any], ceilings: MeasuredCeilings | None, memory_bytes: float) -> Spec:

@@ -10,7 +10,7 @@ from itertools import pairwise
 KNEE_SHARE = 0.9
 SATURATED_GAIN = 1.03  # a rate that adds less throughput than this adds nothing
 CONFIRM_STEP = 1.15
-OVERLOAD_STEP = 1.25
+OVERLOAD_STEP = 1.5  # far enough above capacity for the queue's growth to show in a short window
 CLOSEST_STEP = 1.05  # rates nearer than this tell nothing new
 MIN_POINTS = 6
 N_RESERVED = 4  # points of the budget that come after the climb: overload, its confirmation, two to refine
@@ -87,7 +87,7 @@ def next_rate(history: Sequence[Rung], plan: Sequence[float], max_points: int = 
     ahead = [rate for rate in plan if rate > done * (1 + 1e-9)]
     if ahead:
         return ahead[0]
-    return done * max(1.5, plan[-2] / plan[-3] if len(plan) > 2 else 1.5)
+    return done * OVERLOAD_STEP
 
 
 def _saturated(history: Sequence[Rung]) -> bool:
@@ -124,7 +124,7 @@ def _refinement(history: Sequence[Rung]) -> float | None:
     beside = [(usable[i], usable[i + 1]) for i in (knee - 1, knee) if 0 <= i < len(usable) - 1]
     middle = _middle_of_widest(beside, by_concurrency=True)
     if middle is None and len(history) < MIN_POINTS:
-        middle = _middle_of_widest(list(pairwise(usable)), by_concurrency=False)
+        return _middle_of_widest(list(pairwise(usable)), by_concurrency=False) or _load(usable[0]) / 2
     return middle
 
 

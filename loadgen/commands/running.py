@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engine_adapters.reference.config import MODELS
+from loadgen.bound_spec import check_roofline
 from loadgen.collectors.run_folder import FolderError
 from loadgen.commands.common import InvalidRun, UsageProblem, all_overrides, base_url, request_headers
 from loadgen.commands.measuring import Job, Server, carry_out, users_problems
@@ -55,6 +56,7 @@ def resolve(name: str, url: str | None, options: Mapping[str, Any], load: Mappin
         given = options.get("hardware") is not None or any(
             o.startswith("roofline.hardware") for o in options["overrides"]
         )
+        check_roofline(scenario.roofline)
         if url is not None:
             return Wanted(scenario, (), False, given)
         scaled, sentence = scale_for_cpu(scenario)

@@ -172,8 +172,15 @@ def _plan_open(
     if n is not None:
         duration = _duration_for(scenario, rate_rps, warmup, n)
     at_s = _arrivals_before(scenario, rate_rps, warmup + duration + cooldown)
-    phases = [_phase(at, warmup, warmup + duration) for at in at_s.tolist()]
-    return PointSchedule(point, "open", rate_rps, None, warmup, duration, _requests(scenario, at_s, phases), cooldown)
+    n_warmup = int(np.searchsorted(at_s, warmup))
+    # With n given its end is counted, not timed: in a burst the next request may be due within the same microsecond.
+    n_measured = n if n is not None else int(np.searchsorted(at_s, warmup + duration)) - n_warmup
+    phases: list[Phase] = ["warmup"] * n_warmup
+    phases += ["measured"] * n_measured
+    phases += ["cooldown"] * (at_s.size - len(phases))
+    return PointSchedule(
+        point, "open", rate_rps, None, warmup, duration, _requests(scenario, at_s, phases), cooldown_s=cooldown
+    )
 
 
 def _plan_closed(
@@ -184,7 +191,7 @@ def _plan_closed(
     n_planned = n if n is not None else closed_loop_requests(scenario, concurrency, warmup + duration)
     at_s = np.zeros(n_planned)
     requests = _requests(scenario, at_s, ["measured"] * n_planned)
-    return PointSchedule(point, "closed", None, concurrency, warmup, duration, requests, cooldown)
+    return PointSchedule(point, "closed", None, concurrency, warmup, duration, requests, cooldown_s=cooldown)
 
 
 def _arrivals_before(scenario: Scenario, rate_rps: float, horizon_s: float) -> npt.NDArray[np.float64]:
@@ -206,12 +213,6 @@ def _duration_for(scenario: Scenario, rate_rps: float, warmup: float, n: int) ->
         if at_s.size >= first + n:
             return float(at_s[first + n - 1]) - warmup + _AFTER_LAST_S
         horizon_s *= 1.5
-
-
-def _phase(at_s: float, window_start_s: float, window_end_s: float) -> Phase:
-    if at_s < window_start_s:
-        return "warmup"
-    return "measured" if at_s < window_end_s else "cooldown"
 
 
 def _requests(scenario: Scenario, at_s: npt.NDArray[np.float64], phases: list[Phase]) -> tuple[PlannedRequest, ...]:

@@ -1,0 +1,96 @@
+"""A user's mistake is one line, exit code 2, no traceback, and nothing half-written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support.fake_server import fake_server
+
+from loadgen.cli import bench
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(bench, list(args))
+
+
+def check(result: Result, code: int, words: str) -> None:
+    assert result.exit_code == code, result.output
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["swep"], "did you mean 'sweep'"),
+        (["sweep", "ragg"], "did you mean 'rag'"),
+        (["sweep", "rag", "--set", "load.ratess=[1]"], "did you mean 'rates'"),
+        (["sweep", "rag", "--set", "load.rates=[]"], "the ladder of rates is empty"),
+        (["sweep", "rag", "--set", "load.duration=60"], "write 60s"),
+        (["sweep", "rag", "--set", "load.duration=60parsecs"], "unknown unit"),
+        (["sweep", "rag", "--url", "localhost:8000"], "a URL looks like http://host:8000"),
+        (["sweep", "rag", "--url", "http://me:pw@127.0.0.1:9"], "--api-key-env"),
+        (["sweep", "rag", "--url", "http://127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
+        (["sweep", "rag", "--url", "http://127.0.0.1:9", "--hardware", "h1000"], "unknown hardware"),
+        (["sweep", "rag", "--url", "http://127.0.0.1:9", "--precision", "bf61"], "unknown precision"),
+        (["sweep", "rag", "--url", "http://127.0.0.1:9", "--model-config", "none.json"], "none.json"),
+        (["sweep", "rag", "--model", "huge"], "tiny or small"),
+        (["sweep", "rag", "--api-key-env", "SURELY_NOT_SET"], "SURELY_NOT_SET"),
+        (["sweep", "rag", "--header", "nocolon"], "Name: value"),
+        (["run", "rag"], "--rate R or --concurrency N"),
+        (["run", "smoke", "--rate", "1", "--concurrency", "2"], "give one of them"),
+        (["run", "smoke", "--duration", "1s", "--requests", "2"], "give one of them"),
+        (["show", "."], "not a run folder"),
+        (["report", "nowhere"], "not a run folder"),
+        (["compare", "a", "b"], "not a run folder"),
+        (["gate", "chat", "--baseline", "http://127.0.0.1:9"], "--candidate"),
+        (
+            ["gate", "chat", "--baseline", "http://a", "--candidate", "http://b", "--max-regression", "ttft_p59=10%"],
+            "did you mean",
+        ),
+        (
+            ["gate", "chat", "--baseline", "http://a", "--candidate", "http://b", "--max-regression", "ttft_p95=x"],
+            "10%",
+        ),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    args: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*args)
+    check(result, 2, words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_of_the_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nworkload:\n  prompt: {tokens: 32}\n  ouput: {tokens: 16}\n")
+    check(invoke("sweep", str(path)), 2, f"{path}:4: unknown key 'ouput' in workload; did you mean 'output'?")
+
+
+def test_an_existing_out_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    with fake_server() as (url, script):
+        check(invoke("sweep", "smoke", "--url", url, "--out", str(tmp_path)), 2, "exists already")
+        assert script.seen == []
+
+
+def test_a_refused_key_is_said(tmp_path: Path) -> None:
+    with fake_server() as (url, script):
+        script.wants_key = "secret"
+        check(invoke("sweep", "smoke", "--url", url, "--out", str(tmp_path / "r")), 2, "--api-key-env")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_server_that_is_no_llm_server_is_said(tmp_path: Path) -> None:
+    with fake_server() as (url, script):
+        script.models = {"hello": "world"}
+        check(invoke("sweep", "smoke", "--url", url, "--out", str(tmp_path / "r")), 2, "not an OpenAI-compatible")
+
+
+def test_several_models_are_listed(tmp_path: Path) -> None:
+    with fake_server() as (url, script):
+        script.models = {"data": [{"id": "one"}, {"id": "two"}]}
+        check(invoke("sweep", "smoke", "--url", url, "--out", str(tmp_path / "r")), 2, "one, two")

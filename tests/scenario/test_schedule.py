@@ -7,7 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.scenario.errors import ScenarioError
@@ -92,9 +92,16 @@ def test_constant_arrivals_fill_the_window_with_exactly_rate_times_duration():
 
 
 @settings(max_examples=30, deadline=None)
-@given(n=st.integers(1, 800), rate=st.floats(0.1, 50), warmup_s=st.floats(0, 20), seed=st.integers(0, 99))
-def test_n_requests_are_exactly_n_measured_requests(n, rate, warmup_s, seed):
-    scenario = rag(f"seed={seed}", "load.arrivals={gamma: {burstiness: 0.3}}")
+@example(n=3, rate=5.0, warmup_s=0.0, seed=1, burstiness=0.01)  # gaps below a nanosecond
+@given(
+    n=st.integers(1, 800),
+    rate=st.floats(0.1, 50),
+    warmup_s=st.floats(0, 20),
+    seed=st.integers(0, 99),
+    burstiness=st.floats(0.01, 5),
+)
+def test_n_requests_are_exactly_n_measured_requests(n, rate, warmup_s, seed, burstiness):
+    scenario = rag(f"seed={seed}", f"load.arrivals={{gamma: {{burstiness: {burstiness}}}}}")
     plan = plan_point(scenario, point=0, rate_rps=rate, warmup_s=warmup_s, n_requests=n)
     measured = [request.at_s for request in plan.requests if request.phase == "measured"]
     assert len(measured) == n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _TINY = 1e-300
 
@@ -15,6 +16,7 @@ def t_tail(t: float, df: float) -> float:
     return upper if t >= 0 else 1.0 - upper
 
 
+@lru_cache(maxsize=64)
 def t_quantile(p: float, df: float) -> float:
     """The t with P(T <= t) = p, for 0 < p < 1; found by bisection, so accurate to 1e-12 relative."""
     if not 0 < p < 1:

@@ -6,6 +6,7 @@ import heapq
 from typing import Any
 
 import numpy as np
+
 from loadgen.collectors.records import PointLog, RequestRecord
 
 S = 1_000_000_000
@@ -48,7 +49,7 @@ def record(
 
 
 def log(records: list[RequestRecord], window_s: tuple[float, float] = (0.0, 10.0), **changes: Any) -> PointLog:
-    """The log of a healthy open-loop point whose window is `window_s` after T0; in-flight is integrated from the records."""
+    """The log of a healthy open-loop point, window `window_s` after T0; in-flight is integrated from the records."""
     start, end = (T0_NS + round(edge * S) for edge in window_s)
     closed = max([end, *(r.stream_end_at_ns or 0 for r in records)])
     values: dict[str, Any] = {
@@ -79,7 +80,9 @@ def log(records: list[RequestRecord], window_s: tuple[float, float] = (0.0, 10.0
 def in_flight(records: list[RequestRecord], edges_ns: np.ndarray) -> np.ndarray:
     """Time averages of the number in flight between successive edges."""
     spans = [(r.sent_at_ns, r.stream_end_at_ns) for r in records if r.sent_at_ns and r.stream_end_at_ns]
-    starts, ends = (np.sort(np.array(side, dtype=np.float64)) for side in zip(*spans, strict=True)) if spans else ([], [])
+    starts, ends = (
+        (np.sort(np.array(side, dtype=np.float64)) for side in zip(*spans, strict=True)) if spans else ([], [])
+    )
 
     def area(instants: np.ndarray) -> np.ndarray:
         """Integral of (instant - start)+ over requests minus that of (instant - end)+."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
+
 from loadgen.analysis.censoring import censored_distribution, survival
 from loadgen.analysis.percentiles import distribution
-from scipy import stats
 
 
 def test_without_censored_requests_it_is_the_plain_distribution() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from analysis_builders import log, record
+
 from loadgen.analysis.goodput import Objective, goodput, is_good, request_value
 
 
@@ -21,7 +22,11 @@ def test_b78_two_of_five_meet_both_limits() -> None:
 
 
 def test_shed_unsent_and_unfinished_requests_are_misses() -> None:
-    records = [_answer(0, 0.1, 0.01), record(1, None, status="shed", sent_at_ns=None), record(2, 0.1, status="unfinished")]
+    records = [
+        _answer(0, 0.1, 0.01),
+        record(1, None, status="shed", sent_at_ns=None),
+        record(2, 0.1, status="unfinished"),
+    ]
     point = log(records, due_measured=5)
     assert goodput(point, records, [Objective("ttft", "p95", 0.2)])[1] == pytest.approx(1 / 5)
 

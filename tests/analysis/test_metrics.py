@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from analysis_builders import T0_NS, S, log, record
+
 from loadgen.analysis import metrics
 from loadgen.analysis.percentiles import distribution
 
@@ -90,7 +91,7 @@ def test_achieved_rate_counts_completions_inside_the_window() -> None:
 
 def test_b80_the_rate_of_a_flood_is_taken_between_its_completions() -> None:
     ends = np.linspace(3.4, 5.4, 20)
-    assert 20 / 5.4 == pytest.approx(3.704, abs=1e-3)
+    assert len(ends) / ends[-1] == pytest.approx(3.704, abs=1e-3)  # the naive rate
     assert metrics.completion_rate(ends.tolist()) == pytest.approx(9.5)
 
 
@@ -106,7 +107,9 @@ def test_the_sum_of_decode_speeds_is_higher_than_the_throughput_it_is_published_
     assert point.in_flight_mean == pytest.approx(24, rel=0.01)
     assert metrics.decode_rate_tps(24, users) == pytest.approx(504)
     assert metrics.output_tps(point, users) == pytest.approx(24 * 21 / cycle_s, rel=0.02)
-    assert metrics.running_mean(metrics.output_tps(point, users), users) == pytest.approx(24 * 21 / cycle_s / 21, rel=0.02)
+    assert metrics.running_mean(metrics.output_tps(point, users), users) == pytest.approx(
+        24 * 21 / cycle_s / 21, rel=0.02
+    )
 
 
 def test_prefill_rate_counts_overlapping_prefills_once_and_leaves_cached_tokens_out() -> None:

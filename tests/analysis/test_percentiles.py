@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loadgen.analysis.percentiles import NEEDED, distribution, quantile, samples_needed
 from scipy import stats
+
+from loadgen.analysis.percentiles import NEEDED, distribution, quantile, samples_needed
 
 
 @settings(max_examples=50, deadline=None)
@@ -81,7 +82,7 @@ def test_the_block_bootstrap_covers_the_median_of_autocorrelated_latencies() -> 
 
 @pytest.mark.parametrize("q", ["p50", "p95", "p99"])
 def test_the_interval_between_blocks_covers_when_whole_blocks_move_together(q: str) -> None:
-    # 40 slices of time share a level, 250 gaps each: cover >= 88% of 150 runs (true 95%: below that in < 0.1% of seeds).
+    # 40 slices of time share a level, 250 gaps each: cover >= 88% of 150 runs (at 95%: missed in < 0.1% of seeds).
     rng = np.random.default_rng(3)
     blocks = np.repeat(np.arange(40), 250)
     truth = stats.norm.ppf(int(q[1:]) / 100) * np.sqrt(1.25)
@@ -94,7 +95,7 @@ def test_the_interval_between_blocks_covers_when_whole_blocks_move_together(q: s
 
 
 def test_a_sweep_of_ten_points_is_summarised_quickly() -> None:
-    # CPU time, generous for a shared machine: 10 points x 6 metrics of 3,000 values, and one ITL pool of a million gaps.
+    # CPU time, generous for a shared machine: 10 points x 6 metrics of 3,000 values, one ITL pool of a million.
     rng = np.random.default_rng(4)
     begin = time.process_time()
     for _ in range(60):

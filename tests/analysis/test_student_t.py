@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from loadgen.analysis.student_t import t_quantile, t_tail
 from scipy import stats
+
+from loadgen.analysis.student_t import t_quantile, t_tail
 
 
 @pytest.mark.parametrize("df", [1, 2, 4, 7, 11, 39, 200])

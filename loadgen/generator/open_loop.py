@@ -18,8 +18,7 @@ async def run_open_loop(run: PointRun) -> PointLog:
     on through the cool-down until the last measured request has ended or the cool-down is over; what is in flight then
     is cancelled and recorded as unfinished. Cancelling the call itself (Ctrl-C) keeps what was measured.
     """
-    measured = sum(planned.phase == "measured" for planned in run.schedule.requests)
-    run.due_measured = run.measured_open = measured
+    run.measured_open = sum(planned.phase == "measured" for planned in run.schedule.requests)
     return await watch_point(run, _drive, LEAD_NS)
 
 
@@ -29,6 +28,7 @@ async def _drive(run: PointRun) -> None:
             run.on_measured_done = until_done.cancel
             await _pace(run, tasks)
             await run.clock.sleep_coarse_until_ns(run.cooldown_end_ns)
+        await run.clock.sleep_coarse_until_ns(run.window_end_ns)  # the window is whole even when its last part is idle
         tasks.cancel_scope.cancel()
 
 

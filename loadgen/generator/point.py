@@ -207,10 +207,17 @@ class PointRun:
         if record.first_token_at_ns is not None:
             progress.recent_ttft_s.append((record.first_token_at_ns - record.intended_at_ns) / 1e9)
 
+    def _due_measured(self, end_ns: int) -> int:
+        """Measured sends that the schedule asked for by `end_ns`; in closed loop all that were taken up."""
+        if self.schedule.mode != "open":
+            return self.due_measured
+        return sum(r.phase == "measured" and self.t0_ns + r.at_s * 1e9 <= end_ns for r in self.schedule.requests)
+
     def log(self, health: ClientHealth, interrupted: bool) -> PointLog:
         """What the generator counted, once everything has ended."""
         closed_ns = self.clock.now_ns()
-        end_ns = min(self.window_end_ns, closed_ns)
+        # An interrupted point, and a closed loop whose requests are used up, have measured no longer than this.
+        end_ns = max(min(self.window_end_ns, closed_ns), self.window_start_ns)
         schedule = self.schedule
         return PointLog(
             point=schedule.point,
@@ -220,9 +227,9 @@ class PointRun:
             t0_ns=self.t0_ns,
             t0_wall_s=self.t0_wall_s,
             window_start_ns=self.window_start_ns,
-            window_end_ns=self.window_end_ns,
+            window_end_ns=end_ns,
             closed_at_ns=closed_ns,
-            due_measured=self.due_measured,
+            due_measured=self._due_measured(end_ns),
             in_flight_mean=self.in_flight.mean(self.window_start_ns, end_ns),
             in_flight_max=self.in_flight.peak,
             bin_s=BIN_S,

@@ -34,8 +34,10 @@ def test_the_point_ends_when_the_requests_are_used_up() -> None:
         async with virtual_time() as clock:
             plan = schedule([0.0] * 10, duration_s=1000.0, mode="closed", concurrency=3)
             run = PointRun(plan, [b"x"] * 10, FakeAdapter(clock), clock, MemorySink(), "test")
-            await run_closed_loop(run)
+            log = await run_closed_loop(run)
             assert isinstance(run.sink, MemorySink)
+            # Ten requests of 0.1 s by three users: the window ends with the last of them, not at its 1,000 s.
+            assert (log.window_end_ns - log.window_start_ns) / 1e9 == pytest.approx(0.4, abs=0.02)
             return len(run.sink.records)
 
     assert anyio.run(main) == 10

@@ -84,6 +84,12 @@ def test_load_goes_on_until_the_last_measured_request_has_ended_and_no_longer() 
     assert (log.closed_at_ns - log.t0_ns) / 1e9 == pytest.approx(11.7, abs=0.01)
 
 
+def test_the_window_is_whole_even_when_its_last_part_is_idle() -> None:
+    log, _, _ = measure(schedule([0.5, 1.0], duration_s=10.0, cooldown_s=5.0), lambda n: 0.1)
+    assert log.in_flight_mean == pytest.approx(0.02, abs=1e-4)
+    assert (log.closed_at_ns - log.t0_ns) / 1e9 == pytest.approx(10.0, abs=0.01)
+
+
 def test_requests_in_flight_when_the_cooldown_is_over_are_censored_not_dropped() -> None:
     plan = schedule([0.5 * i for i in range(20)], duration_s=10.0, cooldown_s=3.0)
     log, records, _ = measure(plan, lambda n: 60.0 if n == 7 else 0.1)

@@ -159,7 +159,7 @@ def warning_sentences(found: Comparison) -> list[str]:
     if not crucial:
         texts.append("Same schedule, lengths, load, latency target, token source and client machine.")
     if others:
-        texts.append(f"They also differ in: {', '.join(others)}.")
+        texts.append(f"They {'also ' if crucial else ''}differ in: {', '.join(others)}.")
     return texts
 
 

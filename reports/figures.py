@@ -90,6 +90,8 @@ def _frame(runs: Sequence[Run]) -> _Frame | None:
     at_most = [float(np.nanmax(y)) for _, _, y in _bounds(runs, np.array([max(users)])) if not np.isnan(y).all()]
     near = min(at_most, default=math.inf)
     top = (most or 1) * 1.3 if near > FAR * most else max(near * 1.12, most * 1.15)
+    flat = [float(np.nanmax(y)) for _, _, y in _bounds(runs, np.geomspace(low, high, 50)) if not np.isnan(y).all()]
+    top = max([top, *(y * 1.12 for y in flat if y <= top)])  # room for a label above a line just below the top
     return _Frame(low, high, top, max(users))
 
 
@@ -271,9 +273,8 @@ def latency(runs: Sequence[Run], metric: str) -> Plot | None:
 
     def pick(point: Point) -> tuple[float, Reading] | None:
         reading = stat(point, metric, name)
-        if point["output_tps"] is None or reading.value is None:
-            return None
-        return point["output_tps"], _milliseconds(reading)
+        served = throughput(point).value
+        return None if served is None or reading.value is None else (served, _milliseconds(reading))
 
     placed = [item for run in runs for item in _name_end(drawn, run, draw_points(drawn, run, pick))]
     if not placed:
@@ -332,9 +333,10 @@ def speed(runs: Sequence[Run]) -> Plot | None:
 
         found = draw_points(drawn, run, pick)
         placed += found
-        for point, x, y in found if len(found) < 2 else (found[0], found[-1]):
+        ends = found[-1:] if run.key else found[:1] + found[1:][-1:]
+        for point, x, y in ends:
             users = f"{short(point['concurrency_mean'])} users" if point["concurrency_mean"] else ""
-            light = point is found[0][0]
+            light = point is found[0][0] and not run.key
             shift = (2, 8) if light else (9, -3)
             note(drawn, run.prefix + users, (x, y), shift)
     if not placed:

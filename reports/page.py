@@ -130,7 +130,8 @@ def curve_figure(runs: Sequence[Run], says: str) -> Figure:
     missing = [f"{run.prefix}{text}" for run in runs for text in undrawn(run.summary, in_flight, throughput)]
     for run in runs:
         if run.summary["roofline"]["reason"]:
-            missing.append(run.prefix + str(run.summary["roofline"]["reason"]))
+            reason = str(run.summary["roofline"]["reason"])
+            missing.append(run.prefix + reason[:1].upper() + reason[1:])
     return Figure(
         "curve", title, says, tuple(missing),
         inline(figures.curve(runs), "curve", title, says),

@@ -128,6 +128,8 @@ def throughput(point: Point) -> Reading:
     """Output tokens/s inside the window, with an interval when the summary has one (`output_tps_ci95`)."""
     low, high = point.get("output_tps_ci95") or (None, None)
     value = point["output_tps"]
+    if not value and not point["counts"]["ok"]:
+        return missing("no answers: not one request was answered")
     return missing("no tokens in the window") if value is None else Reading(float(value), low=low, high=high)
 
 
@@ -219,7 +221,7 @@ def point_at(summary: Summary, index: int) -> Point:
 
 def drawable(point: Point) -> bool:
     """It has a place on the curve: a concurrency above zero and a throughput."""
-    return bool(point["concurrency_mean"]) and point["output_tps"] is not None
+    return bool(point["concurrency_mean"]) and throughput(point).value is not None
 
 
 def nothing_measured(summary: Summary) -> bool:

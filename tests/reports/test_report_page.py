@@ -156,6 +156,16 @@ def test_all_failed_shows_errors_with_counts_and_neither_curve_nor_zeros(sources
     assert '<table class="points">' not in sources["failed"]
 
 
+def test_one_point_where_all_failed_is_not_drawn_as_a_zero(tmp_path: Path) -> None:
+    summary = synthetic.open_loop()
+    summary["points"][0]["output_tps"] = 0.0
+    summary["points"][0]["counts"].update(ok=0, failed=60)
+    write_report(summary, tmp_path / "x.html")
+    source = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert "1 of 9 points n/a: no answers: not one request was answered" in source
+    assert len(re.findall(r'class="pt" data-point="0"', source)) == source.count('id="spread-')
+
+
 def test_a_missing_number_says_why_on_hover_and_in_print(sources: dict[str, str]) -> None:
     assert '<td class="na" title="needs 72 samples, has 60">n/a, needs 72</td>' in sources["open"]
     assert 'title="withheld: the queue grows (NONSTATIONARY)">n/a, withheld</td>' in sources["open"]

@@ -84,7 +84,7 @@ def next_rate(history: Sequence[Rung], plan: Sequence[float], max_points: int = 
     if history and history[-1].verdict == "NONSTATIONARY":
         return (history[-1].rate_rps or 0.0) * CONFIRM_STEP
     done = max((p.rate_rps or 0.0 for p in history), default=0.0)
-    ahead = [rate for rate in plan if rate > done * (1 + 1e-9)]
+    ahead = [rate for rate in plan if rate > done * 1.02]  # rates may have been rounded
     if ahead:
         return ahead[0]
     return done * OVERLOAD_STEP

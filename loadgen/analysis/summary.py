@@ -66,7 +66,7 @@ def summarize_run(
         "conditions": dict(conditions or {}),
         "slo": slo(rows, objectives),
         "points": rows,
-        "knee": knee(rows, (roofline or {}).get("curve") or []),
+        "knee": knee(rows, roofline or {}),
         "roofline": dict(roofline) if roofline is not None else {"curve": [], "reason": NO_ROOFLINE},
         "definitions": {name: metrics.definition(each) for name, each in DEFINED.items()},
         "aliases": metrics.ALIASES,
@@ -301,11 +301,13 @@ def rungs(rows: Sequence[dict[str, Any]]) -> list[Rung]:
     ]
 
 
-def knee(rows: Sequence[dict[str, Any]], curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The measured knee beside the model's."""
+def knee(rows: Sequence[dict[str, Any]], roofline: Mapping[str, Any]) -> dict[str, Any]:
+    """The measured knee beside the model's: the roofline's own `knee_concurrency`, else where its curve reaches 0.9 of
+    its end."""
     points = rungs(rows)
     found = find_knee(points)
-    model = model_knee([(c["concurrency"], c["bound_tps"]) for c in curve if c.get("bound_tps") is not None])
+    curve = [(c["concurrency"], c["bound_tps"]) for c in roofline.get("curve") or [] if c.get("bound_tps") is not None]
+    model = roofline["knee_concurrency"] if "knee_concurrency" in roofline else model_knee(curve)
     measured = None
     if found is not None:
         measured = {

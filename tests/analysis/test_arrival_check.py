@@ -21,7 +21,7 @@ def test_the_asked_process_is_accepted_at_the_stated_rate(n: int, asked, shape: 
     # Nominal 5% WARN or worse and 0.1% INVALID; the approximations give up to 9% and 1% at n = 60. 300 seeds.
     rng = np.random.default_rng(n)
     seen = Counter(fit_arrivals(_arrivals(rng, shape, n / 20, 20), asked, 0, 20).verdict for _ in range(300))
-    assert seen["pass"] >= 0.88 * 300
+    assert 0.88 * 300 <= seen["pass"] <= 0.99 * 300  # a check that never warns would prove nothing
     assert seen["invalid"] <= 4
 
 

@@ -26,6 +26,11 @@ def test_the_survival_curve_agrees_with_scipy() -> None:
     assert survival(ends[order])[ends[order]] == pytest.approx(reference.evaluate(np.sort(observed[ends])))
 
 
+def test_at_equal_times_an_end_comes_before_a_censoring() -> None:
+    tied = censored_distribution([1.0] * 36, [False] * 30 + [True] * 6)
+    assert tied["p90"] is None  # 30 of 36 ended; taking the six out first would make p90 = 1 s
+
+
 def test_percentiles_that_the_ends_do_not_reach_are_a_lower_bound_in_words() -> None:
     values = [*np.linspace(0.1, 1.0, 380), *[5.0] * 20]
     result = censored_distribution(values, [False] * 380 + [True] * 20)

@@ -94,6 +94,15 @@ def test_the_plan_starts_at_one_request_in_flight_and_ends_above_capacity() -> N
         plan_ladder(0.0, 1.0, 8)
 
 
+def test_rounded_rates_do_not_repeat_a_rung() -> None:
+    plan = plan_ladder(1.0, 23.7, 8)
+    measure = _server(23.7, _batching(23.7))
+    history: list[Rung] = []
+    while (rate := next_rate(history, plan)) is not None:
+        history.append(measure(float(f"{rate:.2g}")))
+    assert len({p.rate_rps for p in history}) == len(history)
+
+
 def test_a_nonstationary_fluke_does_not_end_the_climb() -> None:
     plan = plan_ladder(1.0, 10.0, 8)
     fluke = [Rung(1.0, 1, 100, "VALID", 1.0), Rung(2.0, 2, 200, "NONSTATIONARY", 2.0)]

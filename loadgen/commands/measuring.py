@@ -163,7 +163,8 @@ class Ladder:
         self._bound_at = bound_function(target_from(spec))
         self._rows: list[dict[str, Any]] = []
         self._max_points = job.scenario.load.max_points
-        self._rates = plan_ladder(probe.light_residence_s, probe.flood_rps, self._max_points) if probe else []
+        rates = plan_ladder(probe.light_residence_s, probe.flood_rps, self._max_points) if probe else []
+        self._rates = [readable(rate) for rate in rates]
         self.n_expected = len(job.plans) if job.plans is not None else self._max_points
 
     def next_plan(self) -> PointSchedule | None:
@@ -172,7 +173,7 @@ class Ladder:
         if self._job.plans is not None:
             return self._job.plans[point] if point < len(self._job.plans) else None
         rate = next_rate(rungs(self._rows), self._rates, self._max_points)
-        return None if rate is None else plan_point(self._job.scenario, point=point, rate_rps=float(f"{rate:.3g}"))
+        return None if rate is None else plan_point(self._job.scenario, point=point, rate_rps=readable(rate))
 
     def closing(self, display: Display) -> Callable[[PointLog, Sequence[RequestRecord]], None]:
         """What happens after a point: it is looked at, so that the next can be chosen, and told in one line."""
@@ -192,6 +193,11 @@ class Ladder:
             plans = [plan_point(self._job.scenario, point=0, rate_rps=rate, cooldown_s=0.0) for rate in self._rates]
             return f"up to {self._max_points} points, about {totals(plans, self._max_points / len(plans))}"
         return f"{len(plans)} point{'s' * (len(plans) != 1)}, {totals(plans, 1.0)}"
+
+
+def readable(rate_rps: float) -> float:
+    """A rate to three digits: what is printed is what is driven."""
+    return float(f"{rate_rps:.3g}")
 
 
 def totals(plans: Sequence[PointSchedule], factor: float) -> str:

@@ -9,8 +9,9 @@ from loadgen.scenario.fields import format_duration
 from loadgen.scenario.lengths import LengthDist
 from loadgen.scenario.schema import Scenario
 
-MEASURED_S = 18.0
+MEASURED_S = 16.0
 WARMUP_S = 3.0
+MAX_POINTS = 10  # with the above, an automatic ladder stays under five minutes
 COOLDOWN_S = 10.0
 
 
@@ -18,7 +19,7 @@ def scale_for_cpu(scenario: Scenario, prompt_median: int = 256, output_median: i
     """The scenario with a typical (median) prompt and output of at most the given tokens, and one sentence about it.
 
     All lengths of a distribution, its limits and the shared prefix are multiplied by one factor: the shape stays.
-    Smaller workloads keep their lengths. Durations become at most 18 s measured, 3 s warm-up and 10 s cool-down. The
+    Smaller workloads keep their lengths. Durations become at most 16 s measured, 3 s warm-up and 10 s cool-down. The
     roofline is cleared (the bundled engine supplies its own); SLO, rates and seed stay. A data set's prompts are sent
     as they are.
     """
@@ -41,9 +42,10 @@ def _factor(dist: LengthDist | None, wanted_median: int) -> float:
     return 1.0 if dist is None else min(1.0, wanted_median / lengths.median(dist))
 
 
-def _durations(scenario: Scenario) -> dict[str, str]:
+def _durations(scenario: Scenario) -> dict[str, Any]:
     load = scenario.load
     return {
+        "max_points": min(load.max_points, MAX_POINTS) if load.rates == "auto" else load.max_points,
         "duration": format_duration(min(load.duration_s, MEASURED_S)),
         "warmup": format_duration(min(load.warmup_s, WARMUP_S)),
         "cooldown": format_duration(min(load.cooldown_max_s, COOLDOWN_S)),

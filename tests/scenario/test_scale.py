@@ -18,14 +18,15 @@ def test_rag_becomes_256_in_and_32_out():
     assert workload.shared_prefix.groups == 8
     assert sentence == (
         "Scaled to what a CPU serves: prompts x 0.0853 (median 3,000 -> 256 tokens); "
-        "outputs x 0.16 (median 200 -> 32 tokens); 18s measured after 3s of warm-up."
+        "outputs x 0.16 (median 200 -> 32 tokens); 16s measured after 3s of warm-up."
     )
 
 
 def test_times_shrink_the_target_stays_and_the_roofline_is_cleared():
     rag = load_scenario("rag")
     scaled, _ = scale_for_cpu(rag)
-    assert (scaled.load.duration_s, scaled.load.warmup_s, scaled.load.cooldown_max_s) == (18, 3, 10)
+    assert (scaled.load.duration_s, scaled.load.warmup_s, scaled.load.cooldown_max_s) == (16, 3, 10)
+    assert scaled.load.max_points == 10
     assert (scaled.slo, scaled.seed, scaled.name) == (rag.slo, rag.seed, rag.name)
     assert (scaled.roofline.model, scaled.roofline.hardware) == (None, None)
 

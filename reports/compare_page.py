@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from reports import figures
+from reports import multiples
 from reports.exports import points_csv
-from reports.figures import objective
 from reports.marks import Run, pair
+from reports.multiples import objective
 from reports.page import (
     TABLE,
     Figure,
@@ -40,6 +40,7 @@ from reports.readings import (
     slo_text,
     verdict,
 )
+from reports.svg import WIDE
 from reports.tables import conditions_text, grid, points_only, wrap
 
 Comparison = dict[str, Any]
@@ -222,8 +223,8 @@ def _ratio_figure(equal: dict[str, Any]) -> Figure:
     missing = (f"n/a: {equal['reason']}",) if equal["reason"] else ()
     title = "Ratio at equal concurrency"
     drawings = [
-        inline(figures.ratio(equal["concurrency"], equal["ratio"], *size), f"ratio{i}", title, says)
-        for i, size in enumerate(((figures.WIDE, 240.0), (360.0, 240.0)))
+        inline(multiples.ratio(equal["concurrency"], equal["ratio"], *size), f"ratio{i}", title, says)
+        for i, size in enumerate(((WIDE, 240.0), (360.0, 240.0)))
     ]
     return Figure("ratio", title, says, missing, *drawings)
 

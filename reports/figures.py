@@ -1,4 +1,4 @@
-"""The figures: each takes one run, or two to overlay, and gives a `Plot`, or None when there is nothing to draw."""
+"""The curve: concurrency against output tokens/s under its bounds, for one run or two overlaid."""
 
 from __future__ import annotations
 
@@ -9,34 +9,39 @@ from pathlib import Path
 
 import numpy as np
 
-from reports.marks import Run, draw_point, draw_points, note
+from reports.marks import Run, draw_points, note
 from reports.readings import (
     LIMITER_WORDS,
-    METRIC_WORDS,
     Point,
-    Reading,
     Summary,
     breaks_slo,
-    by_load,
-    devices,
     drawable,
-    interactivity,
+    knee_passed,
     point_at,
     short,
-    stat,
     throughput,
     verdict,
 )
-from reports.svg import BOUND, FEASIBLE, INK, MUTED, PALETTE, SHADE, Plot, log2_axis, number_axis, plot, png, style
+from reports.svg import (
+    BOUND,
+    FEASIBLE,
+    INK,
+    MUTED,
+    PALETTE,
+    SHADE,
+    WIDE,
+    Plot,
+    log2_axis,
+    number_axis,
+    plot,
+    png,
+    style,
+)
 
 FAR = 2.5  # a bound further away than this is named at the edge, so that the measured curve stays readable
-WIDE = 760.0
 NARROW = 500.0  # below this width some words are left out
 ROW = 14.0  # height of one line of labels, points
 DASHES = {"bandwidth_tps": (5, 3), "compute_tps": (9, 3, 2, 3), "latency_tps": (1.5, 2.5)}
-
-
-# --- the curve -------------------------------------------------------------------------------------------------------
 
 
 def _bounds(runs: Sequence[Run], x: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
@@ -44,9 +49,10 @@ def _bounds(runs: Sequence[Run], x: np.ndarray) -> list[tuple[str, str, np.ndarr
     curves = [run.summary["roofline"]["curve"] for run in runs]
     same = all(curve == curves[0] for curve in curves)
     found = []
-    for run, curve in list(zip(runs, curves, strict=True))[: 1 if same else None]:
-        for key in _shown_bounds(curve):
-            rows = [(row["concurrency"], row[key]) for row in curve if row.get(key)]
+    for run in runs[: 1 if same else None]:
+        known = _bound_rows(run.summary)
+        for key in _shown_bounds(known):
+            rows = [(row["concurrency"], row[key]) for row in known if row.get(key)]
             if len(rows) > 1:
                 y = _log_interpolated(x, np.array(rows))
                 word = LIMITER_WORDS[key.removesuffix("_tps")]
@@ -54,9 +60,19 @@ def _bounds(runs: Sequence[Run], x: np.ndarray) -> list[tuple[str, str, np.ndarr
     return found
 
 
-def _shown_bounds(curve: Sequence[dict[str, float | None]]) -> list[str]:
+def _bound_rows(summary: Summary) -> list[dict[str, float | None]]:
+    """The roofline's curve, and to its left (fewer than one request in flight) the bounds of the points themselves."""
+    curve: list[dict[str, float | None]] = summary["roofline"]["curve"]
+    if not curve:
+        return []
+    lighter = {p["concurrency_mean"]: p["bound"] for p in summary["points"] if p["concurrency_mean"]}
+    left = [{**lighter[c], "concurrency": c} for c in sorted(lighter) if c < (curve[0]["concurrency"] or 0)]
+    return [*left, *curve]
+
+
+def _shown_bounds(rows: Sequence[dict[str, float | None]]) -> list[str]:
     """Bandwidth and compute always; latency only where it is the bound, or its label is noise."""
-    binds = any(row["latency_tps"] and row["latency_tps"] == row["bound_tps"] for row in curve)
+    binds = any(row.get("latency_tps") and row["latency_tps"] == row.get("bound_tps") for row in rows)
     return [key for key in DASHES if key != "latency_tps" or binds]
 
 
@@ -221,7 +237,7 @@ def _feasible(drawn: Plot, summary: Summary, frame: _Frame) -> None:
 
 def _knee(drawn: Plot, run: Run) -> None:
     knee, model = run.summary["knee"]["measured"], run.summary["knee"]["model"]
-    if knee:
+    if knee and knee_passed(run.summary):
         x, y = knee["concurrency"], knee["output_tps"]
         drawn.axes.plot([x], [y], "o", markersize=15, markerfacecolor="none", markeredgecolor=run.colour, zorder=5)
         drawn.axes.vlines(x, 0, y, color=run.colour, linewidth=0.9, linestyle=":", zorder=2)
@@ -245,153 +261,3 @@ def curve_png(summary: Summary, path: Path) -> None:
     if drawn is None:
         raise ValueError("no load point has a concurrency and a throughput: there is no curve to draw")
     png(drawn, path)
-
-
-# --- latency, speed, spread, ratio -----------------------------------------------------------------------------------
-
-SMALL = (360.0, 270.0)
-
-
-def objective(summary: Summary, metric: str) -> tuple[str, float | None]:
-    """The percentile that the SLO asks of a metric and its limit in seconds; ("p95", None) without one."""
-    for one in summary["slo"]["objectives"]:
-        if one["metric"] == metric:
-            return str(one["stat"]), float(one["limit_s"])
-    return "p95", None
-
-
-def _milliseconds(reading: Reading) -> Reading:
-    scaled = [None if value is None else value * 1000 for value in (reading.value, reading.low, reading.high)]
-    return Reading(scaled[0], reading.reason, reading.short, scaled[1], scaled[2])
-
-
-@style()
-def latency(runs: Sequence[Run], metric: str) -> Plot | None:
-    """Output tokens/s against a metric's percentile, with the SLO's limit."""
-    name, limit_s = objective(runs[0].summary, metric)
-    drawn = plot(*SMALL)
-
-    def pick(point: Point) -> tuple[float, Reading] | None:
-        reading = stat(point, metric, name)
-        served = throughput(point).value
-        return None if served is None or reading.value is None else (served, _milliseconds(reading))
-
-    placed = [item for run in runs for item in _name_end(drawn, run, draw_points(drawn, run, pick))]
-    if not placed:
-        return None
-    drawn.axes.set_xlim(0, max(x for _, x, _ in placed) * 1.1)
-    _latency_axis(drawn, [y for _, _, y in placed], None if limit_s is None else limit_s * 1000)
-    drawn.axes.set_xlabel("output tokens/s")
-    drawn.axes.set_ylabel(f"{METRIC_WORDS[metric]} {name}, ms{_log_word(drawn)}")
-    number_axis(drawn.axes.xaxis)
-    return drawn
-
-
-def _name_end(drawn: Plot, run: Run, placed: list[tuple[Point, float, float]]) -> list[tuple[Point, float, float]]:
-    if run.key and placed:
-        _, x, y = placed[-1]
-        note(drawn, run.prefix.strip(), (x, y), (-8, 7), ha="right", fontweight="bold")
-    return placed
-
-
-def _log_word(drawn: Plot) -> str:
-    return " (log)" if drawn.axes.get_yscale() == "log" else ""
-
-
-def _latency_axis(drawn: Plot, values: list[float], limit: float | None = None) -> None:
-    """From zero; logarithmic when the largest is 30 times the smallest; the limit at the edge when it is far."""
-    largest, smallest = max(values), min(values)
-    far = limit is not None and limit > 3 * largest
-    top = max(largest, 0 if far or limit is None else limit) * 1.15
-    if smallest > 0 and largest > 30 * smallest:
-        drawn.axes.set_yscale("log")
-        drawn.axes.set_ylim(smallest / 1.5, top * 1.3)
-        drawn.axes.minorticks_off()
-    else:
-        drawn.axes.set_ylim(0, top or 1)
-    number_axis(drawn.axes.yaxis)
-    if limit is not None:
-        edge = drawn.axes.get_ylim()[1] if far else limit
-        if not far:
-            drawn.axes.axhline(limit, color=MUTED, linewidth=1.3, dashes=(5, 3), zorder=2)
-        at = (drawn.axes.get_xlim()[0], edge)
-        note(drawn, f"{'↑ ' if far else ''}SLO {short(limit)} ms", at, (5, -13 if far else 4), color=MUTED)
-
-
-@style()
-def speed(runs: Sequence[Run]) -> Plot | None:
-    """What one user sees (1/TPOT) against what one device gives."""
-    drawn = plot(*SMALL)
-    placed: list[tuple[Point, float, float]] = []
-    for run in runs:
-
-        def pick(point: Point, per: int = devices(run.summary)) -> tuple[float, Reading] | None:
-            user, served = interactivity(point), throughput(point)
-            if user.value is None or served.value is None:
-                return None
-            return user.value, Reading(served.value / per)
-
-        found = draw_points(drawn, run, pick)
-        placed += found
-        ends = found[-1:] if run.key else found[:1] + found[1:][-1:]
-        for point, x, y in ends:
-            users = f"{short(point['concurrency_mean'])} users" if point["concurrency_mean"] else ""
-            light = point is found[0][0] and not run.key
-            shift = (2, 8) if light else (9, -3)
-            note(drawn, run.prefix + users, (x, y), shift)
-    if not placed:
-        return None
-    drawn.axes.set_xlim(0, max(x for _, x, _ in placed) * 1.25)
-    drawn.axes.set_ylim(0, (max(y for _, _, y in placed) or 1) * 1.15)
-    drawn.axes.set_xlabel("one user's speed, tokens/s (1/TPOT p50)")
-    drawn.axes.set_ylabel("output tokens/s per device")
-    number_axis(drawn.axes.yaxis)
-    return drawn
-
-
-@style()
-def spread(run: Run, metric: str) -> Plot | None:
-    """p50 (dot), p90, p95 and p99 (ticks) of a metric at each load."""
-    drawn = plot(*SMALL)
-    values: list[float] = []
-    users: list[float] = []
-    for point in by_load(run.summary):
-        found = {name: stat(point, metric, name).value for name in ("p50", "p90", "p95", "p99")}
-        there = {name: value * 1000 for name, value in found.items() if value is not None}
-        x = point["concurrency_mean"]
-        if not x or "p50" not in there:
-            continue
-        drawn.axes.vlines(x, min(there.values()), max(there.values()), color=run.colour, linewidth=1.3, zorder=3)
-        ticks = [value for name, value in there.items() if name != "p50"]
-        drawn.axes.plot([x] * len(ticks), ticks, "_", color=run.colour, markersize=8, zorder=4)
-        draw_point(drawn, run, point, x, there["p50"])
-        values += there.values()
-        users.append(x)
-        last = there
-    if not values:
-        return None
-    for name, value in last.items():
-        note(drawn, name, (users[-1], value), (9, -3), color=MUTED, annotation_clip=False)
-    log2_axis(drawn.axes, min(users) / 1.35, max(users) * 2, most=7)
-    _latency_axis(drawn, values)
-    drawn.axes.set_xlabel("concurrency: requests in flight, mean")
-    drawn.axes.set_ylabel(f"{METRIC_WORDS[metric]}, ms{_log_word(drawn)}")
-    return drawn
-
-
-@style()
-def ratio(
-    concurrency: Sequence[float], ratios: Sequence[float], width: float = WIDE, height: float = 240
-) -> Plot | None:
-    """Throughput of B over A at equal concurrency, over the range both were measured in."""
-    if not ratios:
-        return None
-    drawn = plot(width, height)
-    log2_axis(drawn.axes, min(concurrency) / 1.35, max(concurrency) * 1.35, most=int(width / 60))
-    drawn.axes.plot(concurrency, ratios, "-D", color=INK, markersize=5, zorder=4)
-    drawn.axes.axhline(1, color=MUTED, linewidth=1.3, dashes=(5, 3), zorder=2)
-    note(drawn, "A and B equal", (drawn.axes.get_xlim()[0], 1), (5, 4), color=MUTED)
-    drawn.axes.set_ylim(0, max(1.25, max(ratios) * 1.15))
-    drawn.axes.set_xlabel("concurrency: requests in flight, mean")
-    drawn.axes.set_ylabel("output tokens/s, B / A")
-    return drawn

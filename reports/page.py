@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from reports import figures
+from reports import figures, multiples
 from reports.exports import points_csv, points_markdown
 from reports.marks import Run, point_words
 from reports.readings import (
@@ -38,6 +38,7 @@ from reports.readings import (
     throughput,
     value_reading,
     verdict,
+    why,
 )
 from reports.svg import Plot, svg
 from reports.tables import answer_sentences
@@ -110,7 +111,7 @@ def undrawn(summary: Summary, *readers: Callable[[Point], Reading]) -> tuple[str
     for point in summary["points"]:
         absent = [reading for reader in readers if (reading := reader(point)).value is None]
         if absent:
-            reasons[absent[0].reason] += 1
+            reasons[why(absent[0])] += 1
     return tuple(f"{n} of {len(summary['points'])} points n/a: {reason}" for reason, n in reasons.items())
 
 
@@ -141,7 +142,7 @@ def curve_figure(runs: Sequence[Run], says: str) -> Figure:
 
 def latency_figure(runs: Sequence[Run], metric: str) -> Figure:
     """Output throughput against the percentile of a metric."""
-    word, (name, limit_s) = METRIC_WORDS[metric], figures.objective(runs[0].summary, metric)
+    word, (name, limit_s) = METRIC_WORDS[metric], multiples.objective(runs[0].summary, metric)
     title = f"Throughput against {name} {word}"
     says = f"{word} {name} at each throughput; lower and further right is better."
     says += f" SLO: {name} < {limit_s * 1000:g} ms." if limit_s is not None else " No SLO on it."
@@ -150,7 +151,7 @@ def latency_figure(runs: Sequence[Run], metric: str) -> Figure:
         for run in runs
         for text in undrawn(run.summary, throughput, lambda point: stat(point, metric, name))
     )
-    drawn = figures.latency(runs, metric)
+    drawn = multiples.latency(runs, metric)
     return Figure(f"latency-{metric}", title, says, missing, inline(drawn, f"lat-{metric}", title, says))
 
 
@@ -161,7 +162,7 @@ def speed_figure(runs: Sequence[Run]) -> Figure:
     missing = tuple(
         f"{run.prefix}{text}" for run in runs for text in undrawn(run.summary, throughput, interactivity)
     )  # fmt: skip
-    return Figure("speed", title, says, missing, inline(figures.speed(runs), "speed", title, says))
+    return Figure("speed", title, says, missing, inline(multiples.speed(runs), "speed", title, says))
 
 
 def spread_figure(run: Run, metric: str) -> Figure:
@@ -170,7 +171,7 @@ def spread_figure(run: Run, metric: str) -> Figure:
     title = f"Spread of {word}"
     says = f"{word} at each load: dot p50, ticks p90, p95, p99 as far as the samples carry."
     missing = undrawn(run.summary, in_flight, lambda point: stat(point, metric, "p50"))
-    drawn = figures.spread(run, metric)
+    drawn = multiples.spread(run, metric)
     return Figure(f"spread-{metric}", title, says, missing, inline(drawn, f"spr-{metric}", title, says))
 
 

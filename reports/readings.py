@@ -92,6 +92,11 @@ def value_reading(value: float | None, reason: str) -> Reading:
     return Reading(float(value))
 
 
+def why(reading: Reading) -> str:
+    """Why a figure is missing, the same words for equal reasons: how many samples it needs, not how many it has."""
+    return f"{reading.short} samples" if reading.short.startswith("needs") else reading.reason
+
+
 def distribution(point: Point, metric: str, start: str | None = None) -> dict[str, Any] | None:
     """D of a metric; TTFT, TTFO and E2E count from intended (headline), in closed loop from sent, or from `start`."""
     found: dict[str, Any] | None = point["metrics"].get(metric)
@@ -222,6 +227,13 @@ def point_at(summary: Summary, index: int) -> Point:
 def drawable(point: Point) -> bool:
     """It has a place on the curve: a concurrency above zero and a throughput."""
     return bool(point["concurrency_mean"]) and throughput(point).value is not None
+
+
+def knee_passed(summary: Summary) -> bool:
+    """A counted point heavier than the measured knee exists; else throughput may still be growing there."""
+    knee = summary["knee"]["measured"]
+    counted = [point for point in summary["points"] if drawable(point) and verdict(point) != "INVALID"]
+    return bool(knee) and any(point["concurrency_mean"] > knee["concurrency"] for point in counted)
 
 
 def nothing_measured(summary: Summary) -> bool:

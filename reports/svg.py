@@ -35,6 +35,7 @@ PALETTE = {
 INK, MUTED, GRID, BOUND, SHADE, FEASIBLE, PAPER = (
     PALETTE[role] for role in ("ink", "muted", "grid", "bound", "shade", "feasible", "paper")
 )
+WIDE = 760.0
 FONT_PT = 11
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",

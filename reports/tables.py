@@ -19,6 +19,7 @@ from reports.readings import (
     columns,
     date_text,
     identity,
+    knee_passed,
     na,
     nothing_measured,
     notices,
@@ -28,6 +29,7 @@ from reports.readings import (
     slo_text,
     stat,
     verdict,
+    why,
 )
 
 WIDTH = 80
@@ -116,6 +118,9 @@ def _knee_sentence(summary: Summary) -> str:
     knee = summary["knee"]["measured"]
     if not knee:
         return _sentence(f"No knee: {summary['knee']['reason'] or 'the ladder did not reach it'}")
+    if not knee_passed(summary):
+        top = f"{short(knee['concurrency'])} users ({short(knee['output_tps'])} output tokens/s)"
+        return f"The knee was not passed: throughput was highest at the heaviest load that counts, {top}."
     where = f"the knee at {short(knee['concurrency'])} users ({short(knee['output_tps'])} output tokens/s)"
     if any(verdict(point) == "NONSTATIONARY" for point in summary["points"]):
         return f"Past {where} the queue grows."
@@ -168,8 +173,7 @@ def _footnoted(column: Column, point: Point, notes: dict[str, str]) -> str:
     reading = column.read(point)
     if reading.value is not None:
         return column.cell(point)
-    reason = f"{reading.short} samples" if reading.short.startswith("needs") else reading.reason
-    return "n/a " + notes.setdefault(reason, chr(ord("a") + len(notes)))
+    return "n/a " + notes.setdefault(why(reading), chr(ord("a") + len(notes)))
 
 
 def errors_text(summary: Summary, most: int = 5) -> str:

@@ -47,6 +47,15 @@ def test_without_an_overloaded_point_the_queue_is_not_said_to_grow() -> None:
     assert answer_sentences(summary)[1] == "No knee: throughput still grew at the last point."
 
 
+def test_a_knee_at_the_heaviest_counted_point_is_not_said_to_be_passed() -> None:
+    summary = synthetic.open_loop()
+    summary["points"] = [p for p in summary["points"] if p["index"] <= summary["points"][4]["index"]]
+    last = summary["points"][4]
+    summary["knee"]["measured"].update(concurrency=last["concurrency_mean"], output_tps=last["output_tps"])
+    summary["slo"]["best_point"] = last["index"]
+    assert answer_sentences(summary)[1].startswith("The knee was not passed: throughput was highest at the heaviest")
+
+
 def test_a_run_where_all_failed_has_errors_and_no_table() -> None:
     text = points_table(synthetic.all_failed())
     assert "172 x http_status: 503 Service Unavailable: model is loading" in text

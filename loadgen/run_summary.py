@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.analysis.goodput import Objective
-from loadgen.analysis.summary import summarize_run
+from loadgen.analysis.summary import BoundAt, summarize_run
 from loadgen.bound_spec import target_from
 from loadgen.collectors.machine import machine_text
 from loadgen.collectors.records import PointLog, RequestRecord
@@ -21,7 +20,6 @@ from loadgen.scenario import describe
 from loadgen.scenario.schema import Scenario
 
 Points = Sequence[tuple[PointLog, list[RequestRecord]]]
-Lengths = npt.NDArray[Any]
 UNKNOWN = "unknown"
 
 
@@ -40,13 +38,15 @@ def summarize_folder(path: Path, save: bool = True) -> dict[str, Any]:
 def summarize(manifest: Mapping[str, Any], points: Points) -> dict[str, Any]:
     """The summary of a manifest and its points; pure."""
     target = target_from(manifest["roofline"])
+    scenario = Scenario.model_validate(manifest["scenario"])
     return summarize_run(
         manifest,
         points,
-        objectives=objectives_of(Scenario.model_validate(manifest["scenario"])),
+        objectives=objectives_of(scenario),
         conditions=conditions(manifest, points),
-        roofline=roofline_section(manifest, target, points),
-        bound_at=bound_function(target),
+        roofline=roofline_section(manifest, scenario, target, points),
+        bound_at=bound_function(target, scenario),
+        cached_share_intended=intended_cached_share(scenario, points),
     )
 
 
@@ -55,13 +55,13 @@ def objectives_of(scenario: Scenario) -> list[Objective]:
     return [Objective(metric, o.stat, o.limit_s) for metric, o in scenario.slo.objectives.items()]
 
 
-def bound_function(target: bounds.Target | None) -> Callable[[Lengths, Lengths, float], dict[str, Any]] | None:
-    """The bound at a concurrency for the lengths that a point really had."""
+def bound_function(target: bounds.Target | None, scenario: Scenario) -> BoundAt | None:
+    """The bound at a concurrency for the answers that a point really got."""
     if target is None:
         return None
 
-    def bound_at(prompt_tokens: Lengths, output_tokens: Lengths, concurrency: float) -> dict[str, Any]:
-        bound = bounds.bound_at(target, bounds.Mix(prompt_tokens, output_tokens), concurrency)
+    def bound_at(answers: Sequence[RequestRecord], concurrency: float) -> dict[str, Any]:
+        bound = bounds.bound_at(target, mix_of(answers, scenario), concurrency)
         return {
             "output_tps": bound.output_tps,
             "limiter": bound.limiter,
@@ -74,10 +74,46 @@ def bound_function(target: bounds.Target | None) -> Callable[[Lengths, Lengths, 
     return bound_at
 
 
-def roofline_section(manifest: Mapping[str, Any], target: bounds.Target | None, points: Points) -> dict[str, Any]:
+def mix_of(answers: Sequence[RequestRecord], scenario: Scenario) -> bounds.Mix:
+    """The lengths of complete answers, and what of each prompt came from a cache.
+
+    Where the server does not report cached tokens, the whole shared prefix is taken as cached: the bound must err high.
+    """
+    prefix = scenario.workload.shared_prefix
+    shared = prefix.tokens if prefix else 0
+    lengths = [
+        (
+            max(r.prompt_tokens or r.prompt_tokens_asked, 1),
+            r.output_tokens,
+            r.cached_tokens if r.cached_tokens is not None else shared,
+        )
+        for r in answers
+    ]
+    prompt, output, cached = np.array(lengths, dtype=np.float64).T
+    return bounds.Mix(prompt, output, cached)
+
+
+def intended_cached_share(scenario: Scenario, points: Points) -> float | None:
+    """The share of prompt tokens that the scenario's shared prefix makes cacheable; 0 without one.
+
+    None when nothing at all was cached: the server then has no prefix cache, which is its user's choice and no fault
+    of the measurement.
+    """
+    prefix = scenario.workload.shared_prefix
+    answers = [record for record in _answers(points) if record.prompt_tokens]
+    if prefix is None:
+        return 0.0
+    if not any(record.cached_tokens for record in answers):
+        return None
+    return prefix.tokens * len(answers) / sum(record.prompt_tokens or 0 for record in answers)
+
+
+def roofline_section(
+    manifest: Mapping[str, Any], scenario: Scenario, target: bounds.Target | None, points: Points
+) -> dict[str, Any]:
     """The model's curve over the run's concurrencies, for the lengths of all its requests."""
     spec = manifest["roofline"]
-    mix = _mix(points)
+    complete = [r for _, records in points for r in records if r.status == "ok" and r.output_tokens]
     section: dict[str, Any] = {
         "model": None,
         "hardware": None,
@@ -98,8 +134,9 @@ def roofline_section(manifest: Mapping[str, Any], target: bounds.Target | None, 
         "tflops": target.flops / 1e12 if target.flops else None,
         "source": target.hardware.source,
     }
-    if mix is None:
+    if not complete:
         return section
+    mix = mix_of(complete, scenario)
     top = max((log.in_flight_max for log, _ in points), default=1)
     grid = np.geomspace(1, max(2 * top, 64), 49)
     section["curve"] = [
@@ -117,19 +154,6 @@ def roofline_section(manifest: Mapping[str, Any], target: bounds.Target | None, 
     return section
 
 
-def _mix(points: Points) -> bounds.Mix | None:
-    lengths = [
-        (r.prompt_tokens or r.prompt_tokens_asked, r.output_tokens)
-        for _, records in points
-        for r in records
-        if r.status == "ok" and r.output_tokens
-    ]
-    if not lengths:
-        return None
-    prompt, output = np.array(lengths, dtype=np.float64).T
-    return bounds.Mix(np.maximum(prompt, 1), output)
-
-
 def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
     """The four variables that an expert fixes and the identity that they hold for; what is not known is "unknown"."""
     scenario = Scenario.model_validate(manifest["scenario"])
@@ -138,7 +162,7 @@ def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
     return {
         "input_lengths": describe.input_lengths(scenario),
         "output_lengths": describe.output_lengths(scenario),
-        "load": _load_text(scenario, points),
+        "load": _load_text(scenario),
         "latency_target": describe.latency_target(scenario),
         "model": server["model"],
         "precision": spec.get("precision") or UNKNOWN,
@@ -157,14 +181,10 @@ def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
     }
 
 
-def _load_text(scenario: Scenario, points: Points) -> str:
-    """The asked load, and the rates and durations that were driven."""
-    rates = sorted({log.rate_rps for log, _ in points if log.rate_rps})
-    driven = (
-        f" ({len(rates)} rates, {rates[0]:.3g} to {rates[-1]:.3g})" if scenario.load.rates == "auto" and rates else ""
-    )
+def _load_text(scenario: Scenario) -> str:
+    """The asked load; the rates that were driven stand with the points, since two runs may find different ones."""
     window_s, warmup_s = scenario.load.duration_s, scenario.load.warmup_s
-    return f"{describe.load(scenario)}{driven}, {window_s:g} s measured after {warmup_s:g} s of warm-up"
+    return f"{describe.load(scenario)}, {window_s:g} s measured after {warmup_s:g} s of warm-up"
 
 
 def _answers(points: Points) -> list[RequestRecord]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.analysis import metrics
 from loadgen.analysis.censoring import censored_distribution
@@ -29,7 +28,7 @@ MULTI_TOKEN_SHARE = 0.01  # ITL is n/a when more answers than this have events t
 MESSAGE_CHARS = 300
 
 Point = tuple[PointLog, list[RequestRecord]]
-BoundAt = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64], float], Mapping[str, Any]]
+BoundAt = Callable[[Sequence[RequestRecord], float], Mapping[str, Any]]
 
 
 def summarize_run(
@@ -44,8 +43,8 @@ def summarize_run(
 ) -> dict[str, Any]:
     """Everything that summary.json holds, ready for a strict JSON writer.
 
-    points: in the order in which they ran. bound_at(prompt_tokens, output_tokens, concurrency): the roofline at a point
-    (two arrays with a value for each complete request), as the `bound` object of the contract.
+    points: in the order in which they ran. bound_at(complete answers, concurrency): the roofline at a point, as the
+    `bound` object of the contract.
     """
     measures = [measure(log, records, objectives, bound_at) for log, records in points]
     best_tps = max((m.row["output_tps"] for m in measures if m.row["output_tps"]), default=None)
@@ -261,9 +260,7 @@ def point_bound(window: Sequence[RequestRecord], concurrency: float | None, boun
         return {**nothing, "reason": NO_ROOFLINE}
     if not answers or not concurrency:
         return {**nothing, "reason": "no complete answer to compute a bound for"}
-    prompt = np.array([r.prompt_tokens or r.prompt_tokens_asked for r in answers], dtype=np.float64)
-    output = np.array([r.output_tokens for r in answers], dtype=np.float64)
-    return {**nothing, "reason": None, **bound_at(prompt, output, concurrency)}
+    return {**nothing, "reason": None, **bound_at(answers, concurrency)}
 
 
 # --- the sweep ----------------------------------------------------------------------------------------------------

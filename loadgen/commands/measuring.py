@@ -160,7 +160,7 @@ class Ladder:
 
     def __init__(self, job: Job, spec: Spec, probe: Probe | None) -> None:
         self._job = job
-        self._bound_at = bound_function(target_from(spec))
+        self._bound_at = bound_function(target_from(spec), job.scenario)
         self._rows: list[dict[str, Any]] = []
         self._max_points = job.scenario.load.max_points
         rates = plan_ladder(probe.light_residence_s, probe.flood_rps, self._max_points) if probe else []

@@ -26,8 +26,9 @@ def load(scenario: Scenario) -> str:
     spec = scenario.load
     if spec.concurrency is not None:
         return f"closed loop, concurrency {', '.join(f'{level:,}' for level in spec.concurrency)}"
-    rates = "auto" if spec.rates == "auto" else ", ".join(f"{rate:g}" for rate in spec.rates or ())
-    return f"open loop, {arrivals.describe(spec.arrivals)}, {rates} requests/s"
+    rates = ", ".join(f"{rate:g}" for rate in spec.rates or ()) if spec.rates != "auto" else ""
+    ladder = f"{rates} requests/s" if rates else "rates found from light load to saturation"
+    return f"open loop, {arrivals.describe(spec.arrivals)} arrivals, {ladder}"
 
 
 def latency_target(scenario: Scenario) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from analysis_builders import S, log, queue, record
 
 from loadgen.analysis.goodput import Objective
 from loadgen.analysis.summary import WITHHELD, scrub, summarize_run
+from loadgen.collectors.records import RequestRecord
 
 MANIFEST = {
     "run_id": "r1",
@@ -60,8 +62,9 @@ def overloaded(index: int) -> Any:
     return made, records
 
 
-def bound_at(prompt: np.ndarray, output: np.ndarray, concurrency: float) -> dict[str, Any]:
-    assert len(prompt) == len(output) > 0
+def bound_at(answers: Sequence[RequestRecord], concurrency: float) -> dict[str, Any]:
+    assert answers
+    assert all(record.status == "ok" for record in answers)
     assert concurrency > 0
     return {
         "output_tps": 200.0,

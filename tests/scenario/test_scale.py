@@ -72,7 +72,7 @@ def test_the_four_variables_are_said_in_words():
         "lognormal median 3,000, p95 6,000, 512 to 8,000 tokens; the first 512 shared (8 texts)"
     )
     assert describe.output_lengths(rag) == "lognormal median 200, p95 500, up to 1,000 tokens"
-    assert describe.load(rag) == "open loop, poisson arrivals, auto requests/s"
+    assert describe.load(rag) == "open loop, poisson arrivals, rates found from light load to saturation"
     assert describe.latency_target(rag) == "TTFT p95 < 500ms, ITL p95 < 50ms"
     assert describe.load(load_scenario("smoke")) == "open loop, poisson arrivals, 2, 4, 8 requests/s"
     assert describe.load(load_scenario("batch", ["load.concurrency=[1,8]"])) == "closed loop, concurrency 1, 8"

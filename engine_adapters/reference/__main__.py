@@ -62,7 +62,8 @@ def _serve(args: argparse.Namespace, config: EngineConfig, sock: socket.socket) 
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
-    print(f"listening on http://{args.host}:{sock.getsockname()[1]}", flush=True)
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    print(f"listening on http://{host}:{sock.getsockname()[1]}", flush=True)
     uvicorn.Server(settings).run(sockets=[sock])
 
 

@@ -84,7 +84,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """The next step's work: running requests first, then waiting ones while tokens and blocks last.
 
-        Nothing is admitted in a step that had to preempt, else the two would trade places for ever.
+        Nothing is admitted in a step that had to preempt: it would soon be preempted itself, its work done for nothing.
         """
         budget = self.config.max_num_batched_tokens
         preemptions_before = self.stats.num_preemptions

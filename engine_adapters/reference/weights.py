@@ -15,7 +15,7 @@ Array = NDArray[np.float32]
 # greedy output would soon be a short cycle. Sharp attention (scores of standard deviation QK_GAIN**2) and strong
 # blocks against a weak embedding make it depend on the whole context.
 EMBEDDING_GAIN = 0.1
-QK_GAIN = 1.7
+QK_GAIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)

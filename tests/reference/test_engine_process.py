@@ -184,6 +184,10 @@ def test_sigterm_ends_it_with_code_0_and_no_traceback_even_with_a_stream_open() 
         assert "Traceback" not in engine.stderr_tail()
 
 
+def test_ctrl_c_in_the_terminal_reaches_only_the_parent(engine: EngineProcess) -> None:
+    assert os.getpgid(engine.pid) != os.getpgid(0)
+
+
 def test_an_engine_that_cannot_start_says_why() -> None:
     with (
         pytest.raises(EngineStartError, match="cannot hold one sequence"),

@@ -71,7 +71,10 @@ def check_blocks(scheduler: Scheduler) -> None:
 
 
 def step(scheduler: Scheduler, executor: OracleExecutor) -> list[TokenOutput]:
+    before, n_preemptions = list(scheduler.running), scheduler.stats.num_preemptions
     output = scheduler.schedule()
+    if scheduler.stats.num_preemptions > n_preemptions:
+        assert all(item.request in before for item in output.scheduled), "nothing is admitted beside a preemption"
     assert output.scheduled, "a step with work must do some: no deadlock"
     assert output.total_num_scheduled_tokens <= scheduler.config.max_num_batched_tokens
     assert len(scheduler.running) <= scheduler.config.max_num_seqs

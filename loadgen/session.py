@@ -15,11 +15,11 @@ from loadgen.generator.clock import Clock, MonotonicClock
 from loadgen.generator.closed_loop import run_closed_loop
 from loadgen.generator.open_loop import run_open_loop
 from loadgen.generator.point import MemorySink, PointRun, Progress, Sink
-from loadgen.scenario.prompts import TextUnit, fit_text_unit, probe_prompt, render_prompt
+from loadgen.scenario.prompts import TextUnit, fit_text_unit, render_prompt, unit_probes
 from loadgen.scenario.schedule import PointSchedule, plan_point
 from loadgen.scenario.schema import Scenario
 
-PROBE_WORDS = (12, 60, 140)
+UNIT_SHARES = (1.0, 0.25)  # of the word list; the second for a short context
 PROBE_POINT = 999  # content of the probe's prompts is drawn as for a point that no ladder reaches
 LIGHT_REQUESTS = 6
 FLOOD_USERS = 64
@@ -126,20 +126,24 @@ async def _lone_requests(session: Session) -> list[float]:
     return stays[1:] or stays  # the first one may have paid for the server's start-up
 
 
-async def fit_unit(adapter: Adapter, salt: str) -> tuple[TextUnit, str | None]:
-    """How much text makes a token on this server, by its own usage; with a note where it reports none."""
-    samples: list[tuple[int, int, int]] = []
-    for n_words in PROBE_WORDS:
-        text = probe_prompt(n_words, salt)
-        outcome = StreamOutcome()
-        await adapter.stream(adapter.encode(Request(text, 1)), f"unit-{salt}-{n_words}", outcome)
-        if outcome.prompt_tokens:
-            samples.append((n_words, len(text), outcome.prompt_tokens))
-    try:
-        return fit_text_unit(samples), None
-    except ValueError as error:
-        unit = TextUnit("word", 1.0, 0.0)
-        return unit, f"prompt lengths are estimates of one token a word, since {error}"
+async def fit_unit(adapter: Adapter) -> tuple[TextUnit, str | None]:
+    """How much text makes a token on this server, by its own usage; with a note where it does not tell."""
+    problem = ""
+    for share in UNIT_SHARES:
+        try:
+            return fit_text_unit(
+                [sample for text in unit_probes(share) if (sample := await _sample(adapter, text))]
+            ), None
+        except ValueError as error:
+            problem = str(error)
+    return TextUnit("word", 1.0, 0.0), f"prompt lengths are estimates of one token a word: {problem}"
+
+
+async def _sample(adapter: Adapter, text: str) -> tuple[int, int, int] | None:
+    """(words, characters, prompt tokens by usage) of one probe; None when the server refuses it or counts nothing."""
+    outcome = StreamOutcome()
+    await adapter.stream(adapter.encode(Request(text, 1)), f"unit-{len(text)}", outcome)
+    return (len(text.split()), len(text), outcome.prompt_tokens) if outcome.prompt_tokens else None
 
 
 async def run_ladder(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import click
 
 from engine_adapters.openai import OpenAIAdapter
 from engine_adapters.preflight import Endpoint, preflight
@@ -34,6 +33,7 @@ from loadgen.commands.measuring import (
     manifest,
     opening,
     point_line,
+    say,
     users_problems,
     uvloop_is_there,
 )
@@ -144,7 +144,7 @@ def _client(job: GateJob, server: Server) -> HttpClient:
 
 async def _open(job: GateJob, server: Server, client: HttpClient) -> Side:
     adapter, endpoint = await preflight(client, server.model, server.api)
-    unit, _ = await fit_unit(adapter, "gate")
+    unit, _ = await fit_unit(adapter)
     return Side(server, adapter, endpoint, Session(job.scenario, adapter, unit, "gate", "gate"))
 
 
@@ -189,7 +189,7 @@ class Pairs:
 
     def _say_plan(self) -> None:
         seconds = self._job.n_requests / self._rate_rps + self._job.scenario.load.warmup_s
-        say_line(
+        say(
             f"{LOOKS[0]} to {LOOKS[-1]} pairs of {self._job.n_requests} requests at {self._rate_rps:g} requests/s: "
             f"{2 * LOOKS[0] * seconds / 60:.1f} to {2 * LOOKS[-1] * seconds / 60:.1f} minutes"
         )
@@ -200,7 +200,7 @@ class Pairs:
             verdicts = {side: row["validity"]["verdict"] for side, row in rows.items()}
             if "INVALID" not in verdicts.values():
                 break
-            say_line(f"  pair {self._n_pairs + 1} had an INVALID run: once more")
+            say(f"  pair {self._n_pairs + 1} had an INVALID run: once more")
         else:
             raise InvalidGate(f"pair {self._n_pairs + 1} was INVALID {RETRIES + 1} times: {_why(rows)}")
         if verdicts["baseline"] == "NONSTATIONARY":
@@ -239,7 +239,7 @@ class Pairs:
         summary = summarize_folder(job.folder)
         self._conditions = summary["conditions"]
         row: dict[str, Any] = summary["points"][0]
-        say_line(f"  {number} {side:9} {point_line(row)}")
+        say(f"  {number} {side:9} {point_line(row)}")
         return row
 
     def _describe(self, decision: GateDecision) -> dict[str, Any]:
@@ -275,11 +275,6 @@ class Pairs:
             "metrics": metrics,
             "notes": notes,
         }
-
-
-def say_line(text: str) -> None:
-    """Progress goes beside the verdict, not into it."""
-    click.echo(text, err=True)
 
 
 def figure(row: Mapping[str, Any], metric: str) -> float | None:

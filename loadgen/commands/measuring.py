@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -59,7 +58,6 @@ class Job:
     notes: tuple[str, ...] = ()
     scaled_for_cpu: bool = False
     hardware_from_user: bool = False
-    quiet: bool = False
 
 
 @contextmanager
@@ -118,19 +116,19 @@ def check_context(job: Job, endpoint: Endpoint) -> None:
 
 async def _measure(job: Job, adapter: OpenAIAdapter, endpoint: Endpoint) -> None:
     salt, run_id = secrets.token_hex(4), f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-    unit, unit_note = await fit_unit(adapter, salt)
+    unit, unit_note = await fit_unit(adapter)
     session = Session(job.scenario, adapter, unit, salt, run_id)
     probe = None
     if job.plans is None:
-        say(job, f"looking for the load that {endpoint.model} bears ...")
+        say(f"looking for the load that {endpoint.model} bears ...")
         probe = await probe_server(session)
     spec = await anyio.to_thread.run_sync(bound_spec, job, endpoint)
     ladder = Ladder(job, spec, probe)
-    say(job, ladder.plan_line())
+    say(ladder.plan_line())
     notes = [*job.notes, *endpoint.notes, *([unit_note] if unit_note else [])]
     with RunFolder(job.folder, manifest(job, session, endpoint, spec, notes)) as folder:
         session.sink = folder.writer
-        with Display(ladder.n_expected, job.quiet).running() as display:
+        with Display(ladder.n_expected).running() as display:
             await run_ladder(session, ladder.next_plan, opening(folder, display), ladder.closing(display))
         spec = await anyio.to_thread.run_sync(recalibrated, job, spec)
         folder.save_manifest(roofline=spec, finished=True)
@@ -257,8 +255,6 @@ def manifest(job: Job, session: Session, endpoint: Endpoint, spec: Spec, notes: 
     }
 
 
-def say(job: Job, text: str) -> None:
+def say(text: str) -> None:
     """One line beside the results, which alone go to standard output."""
-    if not job.quiet:
-        click.echo(text, err=True)
-        sys.stderr.flush()
+    click.echo(text, err=True)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -14,32 +15,40 @@ import numpy as np
 from loadgen.generator.point import Progress
 from loadgen.scenario.schedule import PointSchedule
 
+if TYPE_CHECKING:
+    from rich.live import Live
+
 REFRESH_S = 0.5  # drawing takes a few milliseconds of the interpreter: twice a second stays out of the sends' way
 
 
 class Display:
     """Shows the running point. `n_expected` is how many points are planned, when that is known."""
 
-    def __init__(self, n_expected: int | None, quiet: bool = False) -> None:
+    def __init__(self, n_expected: int | None) -> None:
         self.n_expected = n_expected
         self.n_started = 0
-        self._quiet = quiet
-        self._live = not quiet and sys.stderr.isatty()
         self._current: tuple[PointSchedule, Progress] | None = None
-        self._stop = threading.Event()
+        self._live: Live | None = None
 
     @contextmanager
     def running(self) -> Iterator[Display]:
-        """Draw until the block ends."""
-        thread = threading.Thread(target=self._draw, name="display", daemon=True)
-        if self._live:
-            thread.start()
-        try:
+        """Draw until the block ends; without a terminal there is nothing to draw, only a line a point."""
+        if not sys.stderr.isatty():
             yield self
-        finally:
-            self._stop.set()
-            if self._live:
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        stop = threading.Event()
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as self._live:
+            thread = threading.Thread(target=self._draw, args=(self._live, stop), name="display", daemon=True)
+            thread.start()
+            try:
+                yield self
+            finally:
+                stop.set()
                 thread.join()
+        self._live = None
 
     def start(self, plan: PointSchedule, progress: Progress) -> None:
         """A point begins."""
@@ -50,25 +59,23 @@ class Display:
     def done(self, text: str) -> None:
         """A point has ended: its one line stays."""
         self._current = None
-        if not self._quiet:
-            clear = "\r\x1b[2K" if self._live else ""
-            click.echo(f"{clear}  {self._place()} {text}", err=True)
+        line = f"  {self._place()} {text}"
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            click.echo(line, err=True)
 
     def _place(self) -> str:
         of = f"/{max(self.n_expected, self.n_started)}" if self.n_expected else ""
         return f"[{self.n_started}{of}]"
 
-    def _draw(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
+    def _draw(self, live: Live, stop: threading.Event) -> None:
         from rich.text import Text
 
-        with Live(Text(""), console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-            while not self._stop.wait(REFRESH_S):
-                current = self._current
-                live.update(
-                    Text(self._line(*current) if current else "", no_wrap=True, overflow="ellipsis"), refresh=True
-                )
+        while not stop.wait(REFRESH_S):
+            current = self._current
+            text = self._line(*current) if current else ""
+            live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _line(self, plan: PointSchedule, progress: Progress) -> str:
         elapsed_s = max((time.monotonic_ns() - progress.started_ns) / 1e9, 0.0) if progress.started_ns else 0.0

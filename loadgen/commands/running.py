@@ -60,7 +60,8 @@ def resolve(name: str, url: str | None, options: Mapping[str, Any], load: Mappin
         if url is not None:
             return Wanted(scenario, (), False, given)
         scaled, sentence = scale_for_cpu(scenario)
-        return Wanted(scaled, (sentence,), scaled != scenario, given)
+        changed = scaled != scenario
+        return Wanted(scaled, (sentence,) if changed else (), changed, given)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def load(scenario: Scenario) -> str:
         return f"closed loop, concurrency {', '.join(f'{level:,}' for level in spec.concurrency)}"
     rates = ", ".join(f"{rate:g}" for rate in spec.rates or ()) if spec.rates != "auto" else ""
     ladder = f"{rates} requests/s" if rates else "rates found from light load to saturation"
-    return f"open loop, {arrivals.describe(spec.arrivals)} arrivals, {ladder}"
+    return f"open loop, {arrivals.describe(spec.arrivals)}, {ladder}"
 
 
 def latency_target(scenario: Scenario) -> str:

@@ -27,27 +27,39 @@ class TextUnit:
     overhead_tokens: float
 
 
+def unit_probes(share: float = 1.0) -> tuple[str, str, str]:
+    """Three texts from which `fit_text_unit` learns: half of the word list, the other half, and both.
+
+    Every word stands in the third exactly once, as often as prompts draw it, so that its mean is the list's own and no
+    sample. `share` takes less of the list, for a server with a short context.
+    """
+    words = WORDS[: max(2, round(share * len(WORDS)))]
+    first, second = " ".join(words[0::2]), " ".join(words[1::2])
+    return first, second, f"{first} {second}"
+
+
 def fit_text_unit(samples: Sequence[tuple[int, int, int]]) -> TextUnit:
-    """The unit that explains probes given as (n_words, n_chars, prompt_tokens from usage).
+    """The unit that explains the answers to `unit_probes`, given as (n_words, n_chars, prompt_tokens from usage).
 
     Tokens = characters + a constant means a byte-level tokenizer: prompts are then cut to the character and their
-    counts are exact. Otherwise words, by least squares. ValueError when fewer than two lengths were probed, or when the
-    tokens do not grow with the words.
+    counts are exact. Otherwise words: what the two halves cost above the whole is the template that was paid twice.
+    ValueError when a probe has no count, or when the tokens do not grow with the words.
     """
-    if len({n_words for n_words, _, _ in samples}) < 2:
-        raise ValueError("the server reported prompt_tokens for fewer than two lengths")
-    words, chars, tokens = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
-    overheads = tokens - chars
-    if np.ptp(overheads) == 0 and overheads[0] >= 0:
-        return TextUnit("char", 1.0, float(overheads[0]))
-    per_word, overhead = np.polyfit(words, tokens, 1)
+    if len(samples) != 3:
+        raise ValueError("the server reported no prompt_tokens for some of three lengths")
+    overheads = {tokens - chars for _, chars, tokens in samples}
+    if len(overheads) == 1 and min(overheads) >= 0:
+        return TextUnit("char", 1.0, float(min(overheads)))
+    (_, _, first), (_, _, second), (n_words, _, both) = samples
+    overhead = max(0, first + second - both)
+    per_word = (both - overhead) / n_words
     if per_word < 0.01:  # a server that reports a constant, or nothing but the template
         raise ValueError("the server's prompt_tokens do not grow with the prompt")
-    return TextUnit("word", float(per_word), max(0.0, float(overhead)))
+    return TextUnit("word", per_word, float(overhead))
 
 
 def probe_prompt(n_words: int, salt: str) -> str:
-    """A text of `n_words` words for the preflight's probes; another salt gives another text."""
+    """A text of `n_words` words outside any schedule; another salt gives another text."""
     return _words(n_words, 0, "probe", salt, n_words)
 
 

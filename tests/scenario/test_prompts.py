@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.scenario.prompts import TextUnit, fit_text_unit, probe_prompt, render_prompt
+from loadgen.scenario.prompts import TextUnit, fit_text_unit, render_prompt, unit_probes
 from loadgen.scenario.schedule import PlannedRequest
 from loadgen.scenario.words import WORDS
 
@@ -90,22 +90,34 @@ def test_a_data_sets_prompt_is_sent_as_it_is():
     assert render(request) == "so be it "
 
 
+def counted(text: str, tokens: int) -> tuple[int, int, int]:
+    return len(text.split()), len(text), tokens
+
+
 def test_a_byte_level_tokenizer_is_recognised_by_its_usage():
-    texts = [probe_prompt(n, "x") for n in (12, 60, 140)]
-    samples = [(len(text.split()), len(text), len(text) + 21) for text in texts]
+    samples = [counted(text, len(text) + 21) for text in unit_probes()]
     assert fit_text_unit(samples) == TextUnit("char", 1.0, 21.0)
 
 
-@pytest.mark.parametrize("n_probe_words", [(12, 60, 140), (10, 20)])
-def test_a_bpe_tokenizer_is_fitted_by_words_and_template(n_probe_words):
-    samples = [(n, 5 * n + n % 3, round(1.1 * n) + 12) for n in n_probe_words]
-    unit = fit_text_unit(samples)
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_bpe_tokenizer_is_fitted_by_words_and_template_without_sampling_error(share):
+    # A tokenizer that cuts each word into pieces of three letters: 1 to 4 tokens a word, 12 for the template.
+    def tokens(text: str) -> int:
+        return sum(-(-len(word) // 3) for word in text.split()) + 12
+
+    probes = unit_probes(share)
+    unit = fit_text_unit([counted(text, tokens(text)) for text in probes])
     assert unit.kind == "word"
-    assert unit.tokens_per_unit == pytest.approx(1.1, abs=0.02)
-    assert unit.overhead_tokens == pytest.approx(12, abs=0.6)
+    assert unit.overhead_tokens == 12
+    assert unit.tokens_per_unit == pytest.approx((tokens(probes[2]) - 12) / len(probes[2].split()))
+    if share == 1:
+        rendered = [tokens(render(planned(i, 280), unit)) for i in range(200)]
+        assert sum(rendered) / 200 == pytest.approx(280, rel=0.01)  # standard error 0.3%
 
 
-@pytest.mark.parametrize("samples", [[], [(12, 60, 20)], [(12, 60, 20), (12, 63, 20)], [(12, 60, 20), (60, 301, 20)]])
+@pytest.mark.parametrize(
+    "samples", [[], [(12, 60, 20)], [(12, 60, 20), (12, 63, 20)], [(12, 60, 20), (60, 301, 20), (72, 361, 20)]]
+)
 def test_probes_that_say_nothing_are_refused(samples):
     with pytest.raises(ValueError, match="prompt_tokens"):
         fit_text_unit(samples)

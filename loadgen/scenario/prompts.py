@@ -15,6 +15,7 @@ from loadgen.scenario.words import WORDS
 _WORDS = np.array(WORDS, dtype=object)
 _SHORTEST = min(map(len, WORDS)) + 1  # with the space behind it
 _N_UNIQUE = 4  # words that number the request: len(WORDS)^4 combinations
+_SCATTER = 2_654_435_761
 _INDEX_BITS = 24  # of the request's number; the load point has the bits above
 
 
@@ -103,7 +104,9 @@ def _unique_digits(salt: str, point: int, index: int) -> list[int]:
 
     Two requests of a run differ in at least one of the four words, neighbours already in the first.
     """
-    number = (point << _INDEX_BITS) | index
+    # Multiplying by a number without a common factor is a permutation: still unique, and all four words vary, where
+    # counting up would leave three of them alike in every prompt and bias the prompts' token count.
+    number = ((point << _INDEX_BITS) | index) * _SCATTER % len(WORDS) ** _N_UNIQUE
     digits = []
     for shift in _shifts(salt):
         number, digit = divmod(number, len(WORDS))

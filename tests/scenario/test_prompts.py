@@ -128,3 +128,10 @@ def test_rendering_costs_well_under_a_millisecond_for_3000_tokens():
     for index in range(100):
         render(planned(index, 3000, 512, index % 8))
     assert time.process_time() - started < 0.5  # measured 0.02 s; the limit only catches a per-word loop in Python
+
+
+def test_the_unique_beginning_does_not_bias_the_words():
+    heads = [render(planned(i, 4)).split() for i in range(2000)]
+    assert len({tuple(head) for head in heads}) == 2000
+    for place in range(4):
+        assert len({head[place] for head in heads}) > 0.9 * len(WORDS)

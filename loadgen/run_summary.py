@@ -188,7 +188,7 @@ def _load_text(scenario: Scenario) -> str:
 
 
 def _answers(points: Points) -> list[RequestRecord]:
-    return [record for _, records in points for record in records if record.output_tokens]
+    return [record for _, records in points for record in records if record.status == "ok" and record.output_tokens]
 
 
 def _token_source(points: Points) -> str:

@@ -33,6 +33,7 @@ from loadgen.commands.measuring import (
     manifest,
     opening,
     point_line,
+    readable,
     say,
     users_problems,
     uvloop_is_there,
@@ -47,6 +48,7 @@ from loadgen.scenario.schema import Scenario
 from loadgen.session import SETTLE_S, Session, fit_unit, probe_server
 
 LOAD_SHARE = 0.5  # of the baseline's capacity: a candidate that is 30% slower still keeps up and can be measured
+HALVINGS = 4
 RETRIES = 2  # an INVALID run says nothing about the servers: the pair is run again this often
 NO_BOUND = {"reason": "the gate draws no bound"}
 SIDES = ("baseline", "candidate")
@@ -155,7 +157,7 @@ async def _quality(sides: Mapping[str, Side]) -> Agreement:
 
 async def _bearable_rate(side: Side) -> float:
     probe = await probe_server(side.session)
-    return float(f"{LOAD_SHARE * probe.flood_rps:.3g}")
+    return readable(LOAD_SHARE * probe.flood_rps)
 
 
 class Pairs:
@@ -174,8 +176,9 @@ class Pairs:
 
     async def decide(self) -> dict[str, Any]:
         """Run pairs until a look decides, and describe the outcome."""
-        self._say_plan()
         try:
+            await self._settle_rate()
+            self._say_plan()
             while True:
                 await self._run_pair()
                 if self._n_pairs in LOOKS:
@@ -187,6 +190,15 @@ class Pairs:
         except InvalidGate as problem:
             return self._report("INVALID", [], [str(problem)])
 
+    async def _settle_rate(self) -> None:
+        """Halve a rate that was found, not asked for, until this host's client keeps its schedule at it."""
+        for attempt in range(HALVINGS if self._job.rate_rps is None else 0):
+            rows = await self._measure_pair(f"rate{attempt}")
+            if not any(row["validity"]["verdict"] == "INVALID" for row in rows.values()):
+                return
+            self._rate_rps = readable(self._rate_rps / 2)
+            say(f"  not measurable at that rate on this host ({_why(rows)[:120]} ...): {self._rate_rps:g} requests/s")
+
     def _say_plan(self) -> None:
         seconds = self._job.n_requests / self._rate_rps + self._job.scenario.load.warmup_s
         say(
@@ -196,7 +208,7 @@ class Pairs:
 
     async def _run_pair(self) -> None:
         for attempt in range(RETRIES + 1):
-            rows = await self._measure_pair(attempt)
+            rows = await self._measure_pair(f"pair{self._n_pairs + 1:02d}" + (f"-again{attempt}" if attempt else ""))
             verdicts = {side: row["validity"]["verdict"] for side, row in rows.items()}
             if "INVALID" not in verdicts.values():
                 break
@@ -214,15 +226,14 @@ class Pairs:
             if change is not None:
                 effects.append(change)
 
-    async def _measure_pair(self, attempt: int) -> dict[str, dict[str, Any]]:
+    async def _measure_pair(self, number: str) -> dict[str, dict[str, Any]]:
         seed = self._job.scenario.seed + self._n_pairs
         scenario = self._job.scenario.model_copy(update={"seed": seed})
         order = self._order.sample(SIDES, 2)
-        return {side: await self._measure_side(scenario, side, attempt) for side in order}
+        return {side: await self._measure_side(scenario, side, number) for side in order}
 
-    async def _measure_side(self, scenario: Scenario, side: str, attempt: int) -> dict[str, Any]:
+    async def _measure_side(self, scenario: Scenario, side: str, number: str) -> dict[str, Any]:
         opened = self._sides[side]
-        number = f"pair{self._n_pairs + 1:02d}" + (f"-again{attempt}" if attempt else "")
         session = Session(
             scenario, opened.adapter, opened.session.unit, f"{self._salt}-{number}", f"gate-{number}-{side}"
         )

@@ -26,7 +26,7 @@ def drive(arrivals: str, n: int) -> tuple[np.ndarray, list[RequestRecord], list[
     scenario = load_scenario(
         "smoke", [f"load.arrivals={arrivals}", "workload.prompt.tokens=8", "workload.output.tokens=1", "seed=11"]
     )
-    plan = plan_point(scenario, point=0, rate_rps=RATE, warmup_s=0.0, cooldown_s=0.0, n_requests=n)
+    plan = plan_point(scenario, point=0, rate_rps=RATE, warmup_s=0.0, cooldown_s=1.0, n_requests=n)
 
     async def main(url: str) -> list[RequestRecord]:
         client = HttpClient(url)
@@ -37,7 +37,8 @@ def drive(arrivals: str, n: int) -> tuple[np.ndarray, list[RequestRecord], list[
 
     with instant_server() as (url, log):
         records = anyio.run(main, url)
-        return np.diff(np.sort(log())) / 1e9, records, [request.at_s for request in plan.requests]
+        measured = [record for record in records if record.phase == "measured"]
+        return np.diff(np.sort(log())[:n]) / 1e9, measured, [request.at_s for request in plan.requests[:n]]
 
 
 def test_constant_arrivals_keep_the_asked_rate_case_b51() -> None:

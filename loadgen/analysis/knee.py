@@ -46,12 +46,6 @@ def _usable(points: Sequence[Rung]) -> list[int]:
     return [i for i, p in enumerate(points) if p.verdict != "INVALID" and p.output_tps and p.concurrency is not None]
 
 
-def model_knee(curve: Sequence[tuple[float, float]]) -> float | None:
-    """Concurrency at which the model's bound first reaches 0.9 of its maximum; curve: (concurrency, tokens/s)."""
-    top = max((bound for _, bound in curve), default=0.0)
-    return min((c for c, bound in curve if bound >= KNEE_SHARE * top), default=None) if top > 0 else None
-
-
 def plan_ladder(w0_s: float, x_est_rps: float, max_points: int) -> list[float]:
     """The rates of `rates: auto` before anything is measured, in requests/s.
 

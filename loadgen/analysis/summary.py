@@ -14,7 +14,7 @@ from loadgen.analysis import metrics
 from loadgen.analysis.censoring import censored_distribution
 from loadgen.analysis.evidence import Evidence
 from loadgen.analysis.goodput import Objective, goodput
-from loadgen.analysis.knee import Rung, find_knee, max_throughput, model_knee
+from loadgen.analysis.knee import Rung, find_knee, max_throughput
 from loadgen.analysis.metrics import Since
 from loadgen.analysis.percentiles import distribution, empty
 from loadgen.analysis.server_checks import cached_share
@@ -299,12 +299,10 @@ def rungs(rows: Sequence[dict[str, Any]]) -> list[Rung]:
 
 
 def knee(rows: Sequence[dict[str, Any]], roofline: Mapping[str, Any]) -> dict[str, Any]:
-    """The measured knee beside the model's: the roofline's own `knee_concurrency`, else where its curve reaches 0.9 of
-    its end."""
+    """The measured knee beside the model's (`knee_concurrency` of the roofline)."""
     points = rungs(rows)
     found = find_knee(points)
-    curve = [(c["concurrency"], c["bound_tps"]) for c in roofline.get("curve") or [] if c.get("bound_tps") is not None]
-    model = roofline["knee_concurrency"] if "knee_concurrency" in roofline else model_knee(curve)
+    model = roofline.get("knee_concurrency")
     measured = None
     if found is not None:
         measured = {

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from loadgen.analysis.knee import Rung, find_knee, max_throughput, model_knee, next_rate, plan_ladder
+from loadgen.analysis.knee import Rung, find_knee, max_throughput, next_rate, plan_ladder
 
 
 def _points(*rows: tuple[float, float, str]) -> list[Rung]:
@@ -32,11 +32,6 @@ def test_an_invalid_point_is_neither_the_knee_nor_the_best() -> None:
 def test_points_may_come_in_any_order_and_without_throughput() -> None:
     points = [*_points((32, 950, "VALID"), (16, 940, "VALID")), Rung(1.0, 2.0, None, "VALID")]
     assert find_knee(points) == 1
-
-
-def test_the_models_knee_is_where_its_bound_reaches_nine_tenths() -> None:
-    assert model_knee([(1, 50), (8, 400), (16, 460), (32, 500)]) == 16
-    assert model_knee([]) is None
 
 
 def _server(capacity_rps: float, x_of_c: Callable[[float], float]) -> Callable[[float], Rung]:

@@ -34,7 +34,7 @@ class Choice(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event of either API; everything that is not named here is skipped, which makes decoding eight times cheaper."""
+    """One event of either API; what is not named here is skipped, which makes decoding eight times cheaper."""
 
     choices: list[Choice] | None = None
     usage: dict[str, Any] | None = None

@@ -6,8 +6,8 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint types check clean
 
 $(VENV)/.run: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "openloop needs Python 3.11 or newer, this is $$($(PYTHON) --version 2>&1); name another with: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "openloop needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo not there). Name another with: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "this Python can't make virtual environments: install its venv package (Debian: apt-get install python3-venv) or name another with: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@echo "installing openloop into $(VENV) ..."

@@ -1,4 +1,4 @@
-"""The fallback for `mockserver.c` where there is no C compiler: the same answers, far slower. Usage: mock_server.py ITL_MS"""
+"""`mockserver.c` for where there is no C compiler: the same answers, far slower. Usage: mock_server.py ITL_MS"""
 
 from __future__ import annotations
 

@@ -18,6 +18,15 @@ class SSEParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Payloads of the events that `chunk` completes, in order."""
+        if (
+            chunk.find(b"\n") == len(chunk) - 2  # at most two line ends, and both at the end
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and b"\r" not in chunk
+            and not (self._line or self._data or self._at_start)
+        ):  # one whole event in one read, which is what a decoding server sends
+            self._after_cr = False
+            return [chunk[6:-2]]
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
             self._after_cr = False

@@ -73,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._heard = False  # a byte came back
         self._framed = False  # the answer says where it ends
         self._complete = False
+        self._n_pieces = 0  # of the last read; what comes after the end of the answer is not its body
         self._reusable = False
         self._eof_at_ns: int | None = None
         self._push = None
@@ -137,6 +138,8 @@ class Connection(asyncio.BufferedProtocol):
         except httptools.HttpParserError as fault:
             error = WireError("protocol", f"the answer is not HTTP/1.1: {fault}")
         pieces = self._pieces
+        if self._complete:
+            del pieces[self._n_pieces :]
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
@@ -191,6 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         """The body is whole."""
         if self._push is not None and not self._complete:
             self._complete = True
+            self._n_pieces = len(self._pieces)
             self._reusable = bool(self._parser.should_keep_alive())
 
     # Ends of an exchange

@@ -62,6 +62,18 @@ def test_one_byte_reads_give_the_events_of_the_whole(data: bytes) -> None:
     assert in_chunks(data, list(range(len(data)))) == whole(data)
 
 
+READS = st.sampled_from(
+    [b"data: {}\n\n", b"data: x\ny\n\n", b"data: x\n", b"\n\n", b"data: x\r", b"data: \n\n", b"x", b"\r\n"]
+)
+
+
+@given(st.lists(READS, max_size=12))
+def test_reads_that_are_whole_events_give_the_events_of_the_whole(reads: list[bytes]) -> None:
+    parser = SSEParser()
+    events = [event for read in reads for event in parser.feed(read)]
+    assert events + parser.finish() == whole(b"".join(reads))
+
+
 def test_an_event_is_out_with_the_read_that_ends_it() -> None:
     parser = SSEParser()
     assert parser.feed(b"data: a\r\n\r") == [b"a"]

@@ -67,7 +67,8 @@ def _conditions_md(conditions: dict[str, Any]) -> str:
 
 # --- the gate --------------------------------------------------------------------------------------------------------
 
-_GATE_HEADS = ("metric", "margin", "candidate / baseline", "95% interval", "verdict")
+# Each look has its own share of the 5%: the intervals are of 97.8%.
+_GATE_HEADS = ("metric", "margin", "candidate / baseline", "97.8% interval", "verdict")
 
 
 def _gate_rows(decision: Decision) -> list[list[str]]:

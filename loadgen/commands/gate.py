@@ -24,7 +24,7 @@ EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3, "INVALID": 4}
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     metavar="R",
-    help="Requests/s [half of what the baseline bears].",
+    help="Requests/s [0.3 of what it bears].",
 )
 @click.option(
     "--requests",

@@ -47,7 +47,7 @@ from loadgen.scenario.schedule import plan_point
 from loadgen.scenario.schema import Scenario
 from loadgen.session import SETTLE_S, Session, fit_unit, probe_server
 
-LOAD_SHARE = 0.5  # of the baseline's capacity: a candidate that is 30% slower still keeps up and can be measured
+LOAD_SHARE = 0.3  # of the baseline's capacity: nearer to it, small differences of speed become large ones of waiting
 HALVINGS = 4
 RETRIES = 2  # an INVALID run says nothing about the servers: the pair is run again this often
 NO_BOUND = {"reason": "the gate draws no bound"}

@@ -24,7 +24,7 @@ EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3, "INVALID": 4}
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     metavar="R",
-    help="Requests/s [0.3 of what it bears].",
+    help="Requests/s [0.3 of the baseline's capacity].",
 )
 @click.option(
     "--requests",

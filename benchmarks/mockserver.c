@@ -72,13 +72,16 @@ static int flush(Conn *c) { /* -1: the connection is gone */
     return 0;
 }
 
-static void later(Conn *c) { c->due = now_ns() + gap_ns; queue[last_due++ % MAX_FD] = c; }
+static void later(Conn *c, uint64_t from_ns) { /* from the due time, not from now: lateness must not bunch the streams */
+    c->due = from_ns + gap_ns;
+    queue[last_due++ % MAX_FD] = c;
+}
 
 static void start(Conn *c, const char *body) {
     const char *at = strstr(body, "\"max_tokens\":");
     c->left = at ? atoi(at + 13) : 16;
     put(c, HEAD, sizeof HEAD - 1);
-    if (gap_ns) { if (flush(c) == 0) later(c); return; }
+    if (gap_ns) { if (flush(c) == 0) later(c, now_ns()); return; }
     while (c->left-- > 0) put(c, event, n_event);
     put(c, tail, n_tail);
     flush(c);
@@ -121,14 +124,15 @@ static void send_due(void) {
         if (!c) continue;
         put(c, event, n_event);
         if (--c->left <= 0) put(c, tail, n_tail);
-        if (flush(c) == 0 && c->left > 0) later(c);
+        if (flush(c) == 0 && c->left > 0) later(c, c->due);
     }
 }
 
 static struct timespec *wait_for(struct timespec *t) {
     while (first_due != last_due && !queue[first_due % MAX_FD]) first_due++;
     if (first_due == last_due) return NULL;
-    uint64_t now = now_ns(), due = queue[first_due % MAX_FD]->due, left = due > now ? due - now : 0;
+    uint64_t now = now_ns(), due = queue[first_due % MAX_FD]->due;
+    uint64_t left = due > now ? due - now : 0;
     *t = (struct timespec){left / 1000000000, left % 1000000000};
     return t;
 }

@@ -32,7 +32,7 @@ class WireError(Exception):
 
 
 class KeepAliveRace(WireError):
-    """A pooled connection was lost before one byte of an answer: the request may be sent again."""
+    """Lost soon after the write and before one byte of an answer: on a pooled connection, the request is sent again."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,6 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._push: OnRead | None = None
         self._silence: asyncio.TimerHandle | None = None
-        self._used = False
         self._reset(0)
 
     def _reset(self, now_ns: int) -> None:
@@ -203,7 +202,6 @@ class Connection(asyncio.BufferedProtocol):
         exchange, self._exchange = self._exchange, None
         assert exchange is not None
         exchange.outcome.stream_end_at_ns = now_ns
-        self._used = True
         if self._reusable:
             self.idle_since_ns = now_ns
             self._wire.take_back(self)
@@ -223,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._heard:
             return WireError("disconnected", "the server closed the connection before the answer was complete")
         sentence = "the server closed the connection without an answer"
-        if self._used and monotonic_ns() - self._active_at_ns < RACE_NS:
+        if monotonic_ns() - self._active_at_ns < RACE_NS:
             return KeepAliveRace("disconnected", sentence)
         return WireError("disconnected", sentence)
 
@@ -344,6 +342,8 @@ class Wire:
             try:
                 async with asyncio.timeout(self._connect_s / len(addresses)):
                     connection = await self._open_socket(address)
+            except ssl.SSLError:
+                raise  # it was reached, and is not to be trusted
             except OSError as error:
                 last = error
             else:

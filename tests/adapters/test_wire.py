@@ -221,11 +221,15 @@ def test_requests_in_turn_share_one_connection(run: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [OK + b"connection: close\r\ncontent-length: 5\r\n\r\nhello", b"HTTP/1.0 200 OK\r\n\r\nhello", HELLO + HELLO],
+    [
+        OK + b"connection: close\r\ncontent-length: 5\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+        HELLO + HELLO,
+    ],
 )
-def test_a_connection_that_the_answer_ends_is_not_used_again(run: Callable[..., Any], answer: bytes) -> None:
+def test_a_connection_that_should_end_with_the_answer_is_not_used_again(run: Callable[..., Any], answer: bytes) -> None:
     async def main() -> int:
-        async with serving(answering(answer)) as port:
+        async with serving(forever(answer)) as port:
             wire = wire_to(port)
             assert await ask(wire) == b"hello"
             assert await ask(wire) == b"hello"
@@ -242,6 +246,22 @@ def test_an_idle_connection_that_the_server_closed_is_dropped(run: Callable[...,
             await ask(wire)
             while wire._open:
                 await asyncio.sleep(0.001)
+            assert not wire._idle
+            await ask(wire)
+            await wire.close()
+            return wire.n_opened
+
+    assert run(main) == 2
+
+
+def test_a_connection_whose_loss_is_not_reported_yet_is_passed_over(run: Callable[..., Any]) -> None:
+    async def main() -> int:
+        async with serving(forever(HELLO)) as port:
+            wire = wire_to(port)
+            await ask(wire)
+            (connection,) = wire._idle
+            assert connection._transport is not None
+            connection._transport.abort()  # reported in the loop's next turn
             await ask(wire)
             await wire.close()
             return wire.n_opened
@@ -383,6 +403,22 @@ def test_an_answer_longer_than_the_read_timeout_is_fine_while_bytes_come(run: Ca
     assert run(main) == b"x" * 8
 
 
+def test_a_stall_after_a_slow_answer_meets_the_read_timeout_too(run: Callable[..., Any]) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take_request(reader)
+        writer.write(OK + b"content-length: 80\r\n\r\n")
+        for _ in range(8):
+            await asyncio.sleep(0.01)
+            writer.write(b"x")
+        await reader.read()
+
+    async def main() -> str:
+        async with serving(handler) as port:
+            return await fault(wire_to(port, read_s=0.05))
+
+    assert run(main) == "read_timeout"
+
+
 def test_a_cancelled_request_closes_its_socket(run: Callable[..., Any]) -> None:
     async def main() -> tuple[bool, StreamOutcome]:
         closed = asyncio.Event()
@@ -451,9 +487,9 @@ STREAM_HEAD = OK + b"content-type: text/event-stream\r\ntransfer-encoding: chunk
 
 
 async def stream_from(
-    port: int, scheme: str = "http", timeouts: Timeouts | None = None, **options: Any
+    port: int, server: str = "http://127.0.0.1", timeouts: Timeouts | None = None, **options: Any
 ) -> StreamOutcome:
-    client = HttpClient(f"{scheme}://127.0.0.1:{port}", {"authorization": "Bearer k"}, timeouts, **options)
+    client = HttpClient(f"{server}:{port}", {"authorization": "Bearer k"}, timeouts, **options)
     adapter = OpenAIAdapter(client, "m")
     outcome = StreamOutcome()
     try:
@@ -563,7 +599,7 @@ def server_tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext
         pytest.skip("needs the openssl command to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
     command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a-test -addext subjectAltName=IP:127.0.0.1"
     )
     files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
     subprocess.run([*command.split(), *files], check=True, capture_output=True)
@@ -577,7 +613,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 ) -> None:
     async def main() -> StreamOutcome:
         async with serving(answering(STREAM_HEAD + chunked(STREAM)), server_tls[0]) as port:
-            return await stream_from(port, "https")
+            return await stream_from(port, "https://127.0.0.1")
 
     outcome = run(main)
     assert outcome.error_class == "connect"
@@ -590,7 +626,19 @@ def test_a_trusted_certificate_gives_the_same_stream(
     async def main() -> StreamOutcome:
         trusting = ssl.create_default_context(cafile=str(server_tls[1]))
         async with serving(forever(STREAM_HEAD + chunked(STREAM)), server_tls[0]) as port:
-            return await stream_from(port, "https", ssl_context=trusting)
+            return await stream_from(port, "https://127.0.0.1", ssl_context=trusting)
 
     outcome = run(main)
     assert (outcome.error, outcome.text, outcome.output_tokens) == (None, "aäc", 3)
+
+
+def test_a_certificate_for_another_name_is_refused(
+    run: Callable[..., Any], server_tls: tuple[ssl.SSLContext, Path]
+) -> None:
+    async def main() -> StreamOutcome:
+        trusting = ssl.create_default_context(cafile=str(server_tls[1]))
+        async with serving(forever(STREAM_HEAD + chunked(STREAM)), server_tls[0]) as port:
+            return await stream_from(port, "https://localhost", ssl_context=trusting)
+
+    outcome = run(main)
+    assert (outcome.error_class, (outcome.error or "")[:5]) == ("connect", "TLS: ")

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("openloop", "httpx", "httpcore", "anyio", "uvloop", "numpy", "pydantic")
+PACKAGES = ("openloop", "httpx", "httptools", "msgspec", "anyio", "uvloop", "numpy", "pydantic")
 
 
 def client_machine() -> dict[str, str | int | float]:

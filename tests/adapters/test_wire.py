@@ -598,9 +598,7 @@ def server_tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a-test -addext subjectAltName=IP:127.0.0.1"
-    )
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a-test -addext subjectAltName=IP:127.0.0.1"
     files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
     subprocess.run([*command.split(), *files], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

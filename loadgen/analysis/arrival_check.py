@@ -18,7 +18,10 @@ GRAIN_S = {"warn": 0.001, "invalid": 0.004}  # timer grain that a constant strea
 
 @dataclass(frozen=True, slots=True)
 class ArrivalFit:
-    """CV of the gaps and index of dispersion of the counts, beside what the asked process would give."""
+    """CV of the gaps and index of dispersion of the counts, beside what the asked process would give.
+
+    `cv_inside`: the CV alone is within 99.9% of its sampling error.
+    """
 
     verdict: Literal["pass", "warn", "invalid", "n/a"]
     n: int
@@ -26,6 +29,7 @@ class ArrivalFit:
     dispersion: float | None = None
     expected_cv: float | None = None
     warn_range: str = ""
+    cv_inside: bool = False
 
 
 def asked_cv(arrivals: str | Mapping[str, Any]) -> float | None:
@@ -67,9 +71,9 @@ def fit_arrivals(at_s: Floats, arrivals: str | Mapping[str, Any], start_s: float
         )
     )
     (c0, c1), (d0, d1) = cv_range["warn"], d_range["warn"]
-    return ArrivalFit(
-        verdict, len(at), cv, dispersion, expected, f"CV {c0:.2f} to {c1:.2f}, dispersion {d0:.2f} to {d1:.2f}"
-    )
+    shown = f"CV {c0:.2f} to {c1:.2f}, dispersion {d0:.2f} to {d1:.2f}"
+    cv_inside = cv_range["invalid"][0] <= cv <= cv_range["invalid"][1]
+    return ArrivalFit(verdict, len(at), cv, dispersion, expected, shown, cv_inside)
 
 
 def _worst(inside: Any) -> Literal["pass", "warn", "invalid"]:

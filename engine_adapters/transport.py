@@ -194,7 +194,8 @@ def fail(outcome: StreamOutcome, error_class: ErrorClass, message: str) -> None:
     """Record the first fault of a request; later ones are its consequences."""
     if outcome.error_class is None:
         outcome.error_class = error_class
-        outcome.error = message
+        # A server's text may hold control characters, which no terminal and no page should get.
+        outcome.error = "".join(c if c.isprintable() else " " for c in message)
 
 
 def classify(error: httpx.HTTPError) -> ErrorClass:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 
@@ -49,6 +50,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"no such command '{args[0]}'; {hint}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb; a reader that went away (`bench show | head`) is no error and no regression."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs with their one line, from the table alone."""
         with formatter.section("Commands"):
@@ -72,7 +81,8 @@ def bench() -> None:
 
 
 def main() -> None:
-    """Run `bench` and exit with a documented code."""
+    """Run `bench` and exit with a documented code; SIGTERM ends it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         sys.exit(bench.main(standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -81,10 +91,6 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader went away (`bench show | head`); nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception:
         import traceback
 

@@ -259,7 +259,7 @@ def compare_context(summary_a: Summary, summary_b: Summary, names: tuple[str, st
         "warnings": warning_sentences(found), "same": not any(one["crucial"] for one in found["differences"]),
         "headline": headline_sentences(found, names), "conditions": _page_conditions(runs),
         "curve": [curve_figure(runs, "A is blue, round and solid; B is orange, square and dashed; bounds are grey. "
-                               "Rings mark the knees; hollow points do not count.")],
+                               "Rings mark the knees; hollow points are overloaded (arrow) or invalid.")],
         "ratio": [_ratio_figure(found["equal_concurrency"])],
         "latency": [latency_figure(runs, metric) for metric in stats] + [speed_figure(runs)],
         "rows": _condition_rows(summary_a, summary_b), "numbers": [*all_numbers(runs[0]), *all_numbers(runs[1])],

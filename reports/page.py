@@ -176,8 +176,9 @@ def spread_figure(run: Run, metric: str) -> Figure:
 
 
 CURVE_SAYS = (
-    "Filled points count; hollow ones do not: with an arrow where the queue grew (overloaded), without where the "
-    "measurement is invalid. The ring marks the knee: the least concurrency with 90% of the highest throughput."
+    "Hollow points with an arrow are overloaded: their throughput counts, but in flight only tells how long one "
+    "waited. Hollow points without one are invalid and count for nothing. The ring marks the knee: the least "
+    "concurrency with 90% of the highest throughput."
 )
 
 

@@ -91,6 +91,8 @@ def _slo_sentence(summary: Summary) -> str:
     if asked and best is not None:
         return f"Within the SLO ({asked}) it serves {figures_of(point_at(summary, best))}."
     counted = [p for p in by_load(summary) if verdict(p) in ("VALID", "WARN") and p["output_tps"] is not None]
+    if asked and summary["slo"].get("undecided"):
+        return f"Whether it serves within the SLO ({asked}) can't be said{_lightest(summary, counted)}."
     if asked:
         reason = summary["slo"]["reason"] or "no load point met it"
         return f"No answer within the SLO ({asked}): {reason}{_lightest(summary, counted)}."
@@ -122,6 +124,14 @@ def _knee_sentence(summary: Summary) -> str:
         top = f"{short(knee['concurrency'])} users ({short(knee['output_tps'])} output tokens/s)"
         return f"The knee was not passed: throughput was highest at the heaviest load that counts, {top}."
     where = f"the knee at {short(knee['concurrency'])} users ({short(knee['output_tps'])} output tokens/s)"
+    if verdict(point_at(summary, knee["point"])) == "NONSTATIONARY":
+        stable = [p for p in by_load(summary) if verdict(p) in ("VALID", "WARN") and p["output_tps"] is not None]
+        if stable:
+            last = max(stable, key=lambda point: float(point["concurrency_mean"] or 0.0))
+            return (
+                f"Past {short(last['concurrency_mean'])} users ({short(last['output_tps'])} output tokens/s), the "
+                f"heaviest load without a growing queue, only overload gives more: {short(knee['x_max_tps'])} at most."
+            )
     if any(verdict(point) == "NONSTATIONARY" for point in summary["points"]):
         return f"Past {where} the queue grows."
     return f"Past {where} little is gained: the most measured was {short(knee['x_max_tps'])} output tokens/s."

@@ -33,7 +33,7 @@ def offered_load(e: Evidence) -> Check:
     limit = "warn below 0.999, invalid below 0.99"
     due = metrics.n_due(e.log, e.records)
     if not due:
-        return Check("offered load", "n/a", None, limit, "Nothing was due in the window.")
+        return Check("offered load", "invalid", None, limit, "Nothing was due in the window: measure longer.")
     if e.log.interrupted:
         return Check("offered load", "warn", None, limit, f"The point was interrupted after {due} requests came due.")
     made = sum(r.sent_at_ns is not None or r.status == "failed" for r in e.measured)

@@ -99,8 +99,12 @@ class Evidence:
         """The queue grows: two of three witnesses say so, a significant trend of in-flight, a material rise, and
         residences that outgrow Little's law. Unfinished requests and the broken law are its consequence, not faults of
         their own."""
-        outgrown = self.little is not None and self.little.excess > self.little.tolerance
-        return self.trend.state == "growing" or (outgrown and (self.trend.rises or self.trend.climbs))
+        return self.trend.state == "growing" or (self.outgrown and (self.trend.rises or self.trend.climbs))
+
+    @property
+    def outgrown(self) -> bool:
+        """Residences are longer than Little's law allows for what was in flight: they ran beyond the window."""
+        return self.little is not None and self.little.excess > self.little.tolerance
 
     def count(self, status: str) -> int:
         """Measured requests with this status."""

@@ -11,6 +11,7 @@ KNEE_SHARE = 0.9
 SATURATED_GAIN = 1.03  # a rate that adds less throughput than this adds nothing
 CONFIRM_STEP = 1.15
 OVERLOAD_STEP = 1.5  # far enough above capacity for the queue's growth to show in a short window
+BELOW_LIGHTEST = 1.5
 CLOSEST_STEP = 1.05  # rates nearer than this tell nothing new
 MIN_POINTS = 6
 N_RESERVED = 4  # points of the budget that come after the climb: overload, its confirmation, two to refine
@@ -103,23 +104,42 @@ def _ends_climb(climbed: Sequence[Rung]) -> bool:
 
 
 def _refinement(history: Sequence[Rung]) -> float | None:
-    """The rate that resolves the knee best: if only overloaded points reach 0.9 X_max, just below capacity; else the
-    middle of the larger gap in concurrency beside the knee; if both are closed and points are few, of the widest gap
-    anywhere."""
+    """The rate that resolves the knee best, and that was not driven yet: if only overloaded points reach 0.9 X_max,
+    between the heaviest stable load and capacity; else the middle of the larger gap in concurrency beside the knee; if
+    both are closed and points are few, of the widest gap anywhere, or a load below the lightest."""
     usable = sorted((history[i] for i in _usable(history)), key=_load)
     knee = find_knee(usable)
     if knee is None:
         return None
     stable = [p for p in usable if p.verdict != "NONSTATIONARY"]
     if usable[knee].verdict == "NONSTATIONARY" and stable:
-        just_below = 0.93 * _load(usable[knee])
-        if just_below > CLOSEST_STEP * _load(stable[-1]):
-            return just_below
+        below = _new(_below_capacity(usable, stable[-1]), history)
+        if below is not None:
+            return below
     beside = [(usable[i], usable[i + 1]) for i in (knee - 1, knee) if 0 <= i < len(usable) - 1]
-    middle = _middle_of_widest(beside, by_concurrency=True)
+    middle = _new(_middle_of_widest(beside, by_concurrency=True), history)
     if middle is None and len(history) < MIN_POINTS:
-        return _middle_of_widest(list(pairwise(usable)), by_concurrency=False) or _load(usable[0]) / 2
+        middle = _new(_middle_of_widest(list(pairwise(usable)), by_concurrency=False), history)
+        return middle or _load(usable[0]) / BELOW_LIGHTEST
     return middle
+
+
+def _below_capacity(usable: Sequence[Rung], heaviest: Rung) -> float | None:
+    """A load above the heaviest stable one that the server should still bear: 7% below what it worked off at best when
+    it was overloaded, or the middle where that is nearer to capacity."""
+    capacity = max(p.achieved_rps or _load(p) for p in usable if p.verdict == "NONSTATIONARY")
+    if capacity <= CLOSEST_STEP**2 * _load(heaviest):
+        return None
+    return max(0.93 * capacity, math.sqrt(_load(heaviest) * capacity))
+
+
+def _new(rate: float | None, history: Sequence[Rung]) -> float | None:
+    """The rate, unless one as good as it was driven already."""
+    if rate is None or any(
+        abs(math.log(rate / p.rate_rps)) < math.log(CLOSEST_STEP) / 2 for p in history if p.rate_rps
+    ):
+        return None
+    return rate
 
 
 def _load(point: Rung) -> float:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.analysis.percentiles import Floats, Ints
+from loadgen.analysis.student_t import t_quantile
 from loadgen.collectors.records import PointLog, RequestRecord
 
 Since = Literal["intended", "sent"]
+N_BATCHES = 10  # equal parts of the window over which the throughput interval takes its variance
 N_TIME_BLOCKS = 40  # slices of time over which the ITL interval takes its variance
 
 
@@ -129,16 +133,38 @@ def output_tps(log: PointLog, records: Sequence[RequestRecord]) -> float | None:
     return tokens / window_s(log) if tokens and end > start else None
 
 
+def output_tps_interval(log: PointLog, records: Sequence[RequestRecord]) -> tuple[float, float] | None:
+    """95% interval of output throughput by batch means: Student t over those of ten equal parts of the window."""
+    start, end = window_ns(log)
+    if end <= start:
+        return None
+    edges = np.linspace(start, end, N_BATCHES + 1)
+    default = tokens_per_event(records) or 1.0
+    per_batch = np.zeros(N_BATCHES)
+    for record in records:
+        at_ns, tokens = _token_arrivals(record, default)
+        per_batch += np.histogram(at_ns, edges, weights=tokens)[0]
+    per_batch /= (end - start) / 1e9 / N_BATCHES
+    mean, error = float(per_batch.mean()), float(per_batch.std(ddof=1)) / math.sqrt(N_BATCHES)
+    half = t_quantile(0.975, N_BATCHES - 1) * error
+    return (max(mean - half, 0.0), mean + half) if mean else None
+
+
 def _tokens_between(record: RequestRecord, start_ns: int, end_ns: int, default_per_event: float) -> float:
-    """Tokens whose read fell into [start, end); where usage counts more tokens than events, each event stands for its
+    """Tokens whose read fell into [start, end)."""
+    at_ns, tokens = _token_arrivals(record, default_per_event)
+    return float(tokens[(at_ns >= start_ns) & (at_ns < end_ns)].sum())
+
+
+def _token_arrivals(record: RequestRecord, default_per_event: float) -> tuple[npt.NDArray[np.int64], Floats]:
+    """(instants, tokens) of a request's reads; where usage counts more tokens than events, each event stands for its
     share."""
     if record.first_token_at_ns is None or not record.gap_events:
-        return 0.0
+        return np.array([], dtype=np.int64), np.array([])
     at_ns = record.first_token_at_ns + np.cumsum(np.asarray(record.gap_ns, dtype=np.int64))
-    inside = (at_ns >= start_ns) & (at_ns < end_ns)
     counted = record.output_tokens_source == "usage" and record.output_tokens and record.n_token_events
     per_event = record.output_tokens / record.n_token_events if counted and record.output_tokens else default_per_event
-    return float(np.asarray(record.gap_events)[inside].sum() * per_event)
+    return at_ns, np.asarray(record.gap_events, dtype=np.float64) * per_event
 
 
 def tokens_per_event(records: Iterable[RequestRecord]) -> float | None:

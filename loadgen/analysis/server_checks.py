@@ -96,7 +96,9 @@ def cached_share(records: Sequence[RequestRecord]) -> float | None:
 
 def stationarity(e: Evidence) -> Check:
     """Trend of in-flight over the window (open loop)."""
-    limit = "warn p < .05, nonstationary p < .01 and a material rise"
+    limit = (
+        "warn p < .05; nonstationary with two of three: p < .01, a material rise, residences beyond Little's tolerance"
+    )
     t = e.trend
     if e.log.mode == "closed":
         return Check("stationarity", "n/a", None, limit, "Closed loop: in-flight is fixed.")
@@ -107,6 +109,8 @@ def stationarity(e: Evidence) -> Check:
         f"In flight went from {t.first:.1f} to {t.last:.1f}, {t.n_batches} batches of {t.batch_s:.1f} s (p = {t.p:.3g})"
     )
     text += ", each shorter than two residences." if t.short else "."
+    if e.outgrown and e.little is not None:
+        text += f" Requests stayed {e.little.excess:.0%} longer than what was in flight explains."
     advice = "Load goes on faster than the server works it off; its latencies depend on how long one waits."
     if verdict == "warn":
         advice = "Measure longer or warm up longer."

@@ -98,7 +98,7 @@ def mser5(values: Sequence[float]) -> int:
 
 
 def differ(start: Floats, rest: Floats) -> bool:
-    """Whether the mean of a series' start is off that of its rest by over 10% and over 3 standard errors, which are
+    """Whether the mean of a series' start is off that of its rest by over 25% and over 6 standard errors, which are
     taken between blocks of successive values, since latencies are autocorrelated."""
     length = block_length(len(rest))
     if len(start) < length or len(rest) < 4 * length:

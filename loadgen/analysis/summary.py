@@ -106,6 +106,7 @@ def measure(
         "offered_rps": metrics.n_due(log, records) / seconds if seconds else None,
         "achieved_rps": metrics.achieved_rps(log, records),
         "output_tps": throughput,
+        "output_tps_ci95": metrics.output_tps_interval(log, records),
         "prompt_tps": metrics.prompt_tps(log, records),
         "metrics": distributions(window, log.mode),
         "decode_rate_tps": metrics.decode_rate_tps(log.in_flight_mean, window),
@@ -275,11 +276,13 @@ def slo(rows: Sequence[dict[str, Any]], objectives: Sequence[Objective]) -> dict
     meeting = [i for i in counted if all(_point_meets(rows[i], o) for o in objectives)]
     if meeting:
         return {"objectives": stated, "best_point": max(meeting, key=lambda i: rows[i]["output_tps"]), "reason": None}
-    unknown = any(_point_meets(rows[i], o) is None for i in counted for o in objectives)
-    reason = "no VALID point met every objective" + (
-        ", and some lack the figure (see their needs and reasons)" if unknown else ""
-    )
-    return {"objectives": stated, "best_point": None, "reason": reason}
+    met = [[_point_meets(rows[i], o) for o in objectives] for i in counted]
+    # A point that lacks a figure and misses nothing else may have met them all.
+    undecided = any(None in point and False not in point for point in met)
+    reason = "no VALID point met every objective"
+    if undecided:
+        reason = "some points lack the figure (see their needs and reasons)"
+    return {"objectives": stated, "best_point": None, "reason": reason, "undecided": undecided}
 
 
 def _point_meets(row: dict[str, Any], objective: Objective) -> bool | None:

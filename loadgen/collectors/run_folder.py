@@ -257,5 +257,8 @@ def line(row: Mapping[str, Any]) -> bytes:
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write a JSON file so that a reader sees the old one or the new one, never half of it."""
     scratch = path.with_name(path.name + ".part")
-    scratch.write_text(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(scratch, path)
+    try:
+        scratch.write_text(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -101,7 +102,11 @@ def new_folder(out: Path | None, name: str) -> Path:
     """Where the run goes; an existing --out is refused before anything is sent."""
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        return Path("runs") / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{stamp}"
+        wanted = Path("runs") / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)[:80]}-{stamp}"
+        free = (wanted.with_name(f"{wanted.name}-{n}") for n in count(2))
+        return wanted if not wanted.exists() else next(path for path in free if not path.exists())
+    if not str(out).strip(". "):
+        raise UsageProblem(f"--out '{out}': name a folder to create")
     if out.exists():
         raise UsageProblem(f"--out {out} exists already; a run is never overwritten, choose another folder")
     return out

@@ -15,12 +15,13 @@ import click
 def compare(run_a: Path, run_b: Path, out: Path, names: str | None) -> None:
     """Lay the runs in folders RUN_A and RUN_B over each other: curves, ratios, and every difference in conditions."""
     from loadgen.commands.common import UsageProblem
-    from loadgen.commands.measuring import users_problems
-    from loadgen.commands.writing import whole
+    from loadgen.commands.problems import users_problems
+    from loadgen.commands.writing import check_writable, whole
     from loadgen.run_summary import summarize_folder
     from reports.compare_page import compare_text, write_compare
 
     with users_problems():
+        check_writable(out)
         a, b = (summarize_folder(folder, save=False) for folder in (run_a, run_b))
     called = tuple(names.split(",")) if names else default_names(a, b, run_a, run_b)
     if len(called) != 2 or not all(name.strip() for name in called):

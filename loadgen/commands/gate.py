@@ -29,7 +29,7 @@ EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3, "INVALID": 4}
 @click.option(
     "--requests",
     "n_requests",
-    type=click.IntRange(min=50),
+    type=click.IntRange(min=100),
     default=400,
     show_default=True,
     help="Measured requests of each run.",
@@ -58,11 +58,15 @@ def gate(
     """
     from loadgen.commands.common import UsageProblem, new_folder
     from loadgen.commands.gating import GateJob, run_gate, wanted_margins
-    from loadgen.commands.writing import whole
+    from loadgen.commands.problems import users_problems
+    from loadgen.commands.writing import check_writable, whole
     from reports.exports import gate_junit, gate_markdown, gate_table
 
     if (candidate is None) != self_check:
         raise UsageProblem("give --candidate URL, or --self-check to compare the baseline with itself")
+    with users_problems():
+        check_writable(markdown)
+        check_writable(junit)
     job = GateJob.from_options(scenario, baseline, candidate or baseline, wanted_margins(margins), self_check, options)
     decision = run_gate(job, new_folder(out, f"gate-{job.scenario.name}"))
     click.echo(gate_table(decision))

@@ -35,9 +35,9 @@ from loadgen.commands.measuring import (
     point_line,
     readable,
     say,
-    users_problems,
     uvloop_is_there,
 )
+from loadgen.commands.problems import users_problems
 from loadgen.commands.progress import Display
 from loadgen.generator.point import Progress
 from loadgen.quality import Agreement, agreement, fixed_answers
@@ -307,7 +307,8 @@ def metric_row(decision: MetricDecision, margin: Margin) -> dict[str, Any]:
     """A metric's decision as the tables take it; ratios are candidate / baseline."""
     change, interval = decision.change, decision.interval
     signed = -margin.limit if margin.higher_is_better else margin.limit
-    row: dict[str, Any] = {"metric": decision.metric, "verdict": decision.verdict}
+    verdict = "INCONCLUSIVE" if decision.verdict == "EXTEND" else decision.verdict  # others decided before it could
+    row: dict[str, Any] = {"metric": decision.metric, "verdict": verdict}
     if margin.difference:
         text = f"{change:+.2%} of requests (points, not a ratio)" if change is not None else ""
         return row | {"margin": f"+{margin.limit:.0%} points", **dict.fromkeys(RATIOS), "text": text}

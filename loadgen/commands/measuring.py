@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,21 +18,18 @@ from engine_adapters.preflight import Endpoint, preflight
 from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.analysis.knee import next_rate, plan_ladder
 from loadgen.analysis.summary import conclude, measure, rungs
-from loadgen.bound_spec import BoundProblem, Spec, spec_for_server, target_from
+from loadgen.bound_spec import Spec, spec_for_server, target_from
 from loadgen.collectors.machine import client_machine, loop_name, versions
 from loadgen.collectors.records import PointLog, RequestRecord
-from loadgen.collectors.run_folder import SCHEMA_VERSION, FolderError, RunFolder
+from loadgen.collectors.run_folder import SCHEMA_VERSION, RunFolder
 from loadgen.commands.bundled import Bundled
-from loadgen.commands.common import UsageProblem
+from loadgen.commands.problems import users_problems
 from loadgen.commands.progress import Display
 from loadgen.generator.point import Progress
 from loadgen.run_summary import bound_function, objectives_of, summarize_folder
-from loadgen.scenario.errors import ScenarioError
 from loadgen.scenario.schedule import PointSchedule, plan_point, schedule_id, schedule_rows
 from loadgen.scenario.schema import Scenario
-from loadgen.session import Probe, ProbeError, Session, fit_unit, probe_server, run_ladder
-
-PROBLEMS = (PreflightError, ProbeError, FolderError, BoundProblem, ScenarioError)
+from loadgen.session import Probe, Session, fit_unit, probe_server, run_ladder
 
 
 @dataclass(frozen=True)
@@ -58,15 +54,6 @@ class Job:
     notes: tuple[str, ...] = ()
     scaled_for_cpu: bool = False
     hardware_from_user: bool = False
-
-
-@contextmanager
-def users_problems() -> Iterator[None]:
-    """Mistakes of the user and of the server become one line and exit code 2."""
-    try:
-        yield
-    except PROBLEMS as error:
-        raise UsageProblem(str(error)) from None
 
 
 def carry_out(job: Job) -> dict[str, Any]:
@@ -188,9 +175,11 @@ class Ladder:
         """How many points, requests, tokens and minutes are coming."""
         plans = self._job.plans
         if plans is None:
-            plans = [plan_point(self._job.scenario, point=0, rate_rps=rate, cooldown_s=0.0) for rate in self._rates]
-            return f"up to {self._max_points} points, about {totals(plans, self._max_points / len(plans))}"
-        return f"{len(plans)} point{'s' * (len(plans) != 1)}, {totals(plans, 1.0)}"
+            # What the climb leaves of the points goes to overload and refinement, both near the highest rate.
+            rates = [*self._rates, *[self._rates[-1]] * (self._max_points - len(self._rates))]
+            plans = [plan_point(self._job.scenario, point=0, rate_rps=rate) for rate in rates]
+            return f"up to {self._max_points} points, about {totals(plans)}"
+        return f"{len(plans)} point{'s' * (len(plans) != 1)}, {totals(plans)}"
 
 
 def readable(rate_rps: float) -> float:
@@ -198,15 +187,15 @@ def readable(rate_rps: float) -> float:
     return float(f"{rate_rps:.3g}")
 
 
-def totals(plans: Sequence[PointSchedule], factor: float) -> str:
-    """Requests, tokens and minutes of the plans, cool-downs apart; `factor` scales to points still to be planned."""
-    wanted = [r for plan in plans for r in plan.requests if r.phase != "cooldown" and plan.mode == "open"]
-    minutes = factor * sum(plan.warmup_s + plan.duration_s for plan in plans) / 60
-    time = f"{minutes:.1f} minutes plus cool-downs"
-    if not wanted:
+def totals(plans: Sequence[PointSchedule]) -> str:
+    """Requests, tokens and minutes of the plans with half of the longest cool-down, since light points need little."""
+    ends_s = [plan.warmup_s + plan.duration_s + plan.cooldown_s / 2 for plan in plans]
+    time = f"{sum(ends_s) / 60:.1f} minutes"
+    wanted = [r for plan, end_s in zip(plans, ends_s, strict=True) for r in plan.requests if r.at_s < end_s]
+    if not wanted or plans[0].mode == "closed":
         return f"as many requests as the users complete, {time}"
     tokens = sum(r.prompt_tokens + r.output_tokens for r in wanted)
-    return f"{factor * len(wanted):,.0f} requests, {factor * tokens:,.0f} tokens, {time}"
+    return f"{len(wanted):,} requests, {tokens:,} tokens, {time}"
 
 
 def point_line(row: Mapping[str, Any]) -> str:

@@ -81,14 +81,14 @@ class Display:
         elapsed_s = max((time.monotonic_ns() - progress.started_ns) / 1e9, 0.0) if progress.started_ns else 0.0
         share = min(elapsed_s / progress.total_s, 1.0) if progress.total_s else 0.0
         left_s = max(progress.total_s - elapsed_s, 0.0)
-        bar = "#" * round(20 * share) + "." * (20 - round(20 * share))
+        bar = "#" * round(10 * share) + "." * (10 - round(10 * share))
         recent = list(progress.recent_ttft_s)
-        ttft = f"TTFT p95 {np.percentile(recent, 95) * 1e3:,.0f} ms" if len(recent) >= 20 else "TTFT p95 ..."
-        failed = f"  failed {progress.failed}" if progress.failed else ""
-        stage = f"{left_s:.0f} s left" if left_s else "waiting for the last answers"
+        ttft = f"TTFT p95 {np.percentile(recent, 95) * 1e3:,.0f} ms" if len(recent) >= 20 else "TTFT p95 n/a"
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        stage = f"{left_s:.0f} s left" if left_s else "last answers"
         return (
-            f"  {self._place()} {load_text(plan)} [{bar}] in flight {progress.in_flight}  "
-            f"done {progress.done}  {ttft}{failed}  {stage}"
+            f"  {self._place()} {load_text(plan)} [{bar}] {progress.in_flight} in flight, "
+            f"{progress.done} done, {ttft}{failed}, {stage}"
         )
 
 

@@ -9,14 +9,21 @@ import click
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-def report(folder: Path) -> None:
-    """Derive summary.json and report.html of the run in FOLDER from its records, also after a crash."""
-    from loadgen.commands.measuring import users_problems
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where the page goes [FOLDER/report.html]."
+)
+def report(folder: Path, out: Path | None) -> None:
+    """Derive summary.json and report.html of the run in FOLDER from its records, also after a crash.
+
+    With --out only the page is written, for a folder that can't be written any more.
+    """
+    from loadgen.commands.problems import users_problems
     from loadgen.commands.running import check_valid
-    from loadgen.commands.writing import write_outputs
+    from loadgen.commands.writing import REPORT, check_writable, write_page
     from loadgen.run_summary import summarize_folder
 
     with users_problems():
-        summary = summarize_folder(folder)
-    click.echo(write_outputs(folder, summary))
+        check_writable(out)
+        summary = summarize_folder(folder, save=out is None)
+        click.echo(write_page(out or folder / REPORT, summary))
     check_valid(summary)

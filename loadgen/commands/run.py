@@ -46,6 +46,7 @@ def run(
 
     With neither, the first entry of the scenario's ladder.
     """
+    from loadgen.commands.problems import users_problems
     from loadgen.commands.running import finish, prepared, resolve
     from loadgen.scenario.schedule import plan_point
 
@@ -53,21 +54,24 @@ def run(
         raise UsageProblem("--rate is open loop and --concurrency closed loop: give one of them")
     if duration is not None and n_requests is not None:
         raise UsageProblem("--duration and --requests both end the run: give one of them")
-    load = {"rates": [rate]} if rate is not None else {"concurrency": [concurrency]} if concurrency is not None else {}
-    if duration is not None:
-        load["duration"] = duration  # type: ignore[assignment]
-    wanted = resolve(scenario, url, options, load)
-    first = first_load(wanted.scenario)
-    plan = plan_point(wanted.scenario, point=0, n_requests=n_requests, **first)
-    folder = new_folder(out, wanted.scenario.name)
-    with prepared(wanted, url, model, options) as server:
-        finish(wanted.job(server, folder, [plan]), url)
+    load: dict[str, Any] = {"duration": duration} if duration is not None else {}
+    load |= {"rates": [rate]} if rate is not None else {"concurrency": [concurrency]} if concurrency is not None else {}
+    with users_problems():
+        if not load.keys() & {"rates", "concurrency"}:
+            load |= first_load(resolve(scenario, url, options, load).scenario)
+        wanted = resolve(scenario, url, options, load)
+        rates, users = wanted.scenario.load.rates, wanted.scenario.load.concurrency
+        one: dict[str, Any] = {"concurrency": users[0]} if users else {"rate_rps": rates[0]}  # type: ignore[index]
+        plan = plan_point(wanted.scenario, point=0, n_requests=n_requests, **one)
+        folder = new_folder(out, wanted.scenario.name)
+        with prepared(wanted, url, model, options) as server:
+            finish(wanted.job(server, folder, [plan]), url)
 
 
 def first_load(scenario: Any) -> dict[str, Any]:
-    """The first entry of the scenario's ladder as a keyword of `plan_point`."""
+    """The scenario's ladder cut down to its first entry, so that the conditions tell what was driven."""
     if scenario.load.concurrency is not None:
-        return {"concurrency": scenario.load.concurrency[0]}
+        return {"concurrency": [scenario.load.concurrency[0]]}
     if scenario.load.rates == "auto":
         raise UsageProblem("this scenario finds its rates itself: give --rate R or --concurrency N, or use bench sweep")
-    return {"rate_rps": scenario.load.rates[0]}
+    return {"rates": [scenario.load.rates[0]]}

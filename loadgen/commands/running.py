@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,14 +17,17 @@ from engine_adapters.reference.config import MODELS
 from loadgen.bound_spec import check_roofline
 from loadgen.collectors.run_folder import FolderError
 from loadgen.commands.common import InvalidRun, UsageProblem, all_overrides, base_url, request_headers
-from loadgen.commands.measuring import Job, Server, carry_out, users_problems
-from loadgen.commands.writing import write_outputs
+from loadgen.commands.measuring import Job, Server, carry_out
+from loadgen.commands.problems import users_problems
+from loadgen.commands.writing import REPORT, write_page
 from loadgen.run_summary import summarize_folder
 from loadgen.scenario.loader import load_scenario
 from loadgen.scenario.scale import scale_for_cpu
 from loadgen.scenario.schedule import PointSchedule
 from loadgen.scenario.schema import Scenario
 from reports.tables import points_table
+
+HARDWARE_OPTIONS = ("hardware", "devices", "precision", "model_config")
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,7 @@ def resolve(name: str, url: str | None, options: Mapping[str, Any], load: Mappin
         tuple(options["overrides"]),
         seed=options["seed"],
         api=options["api"],
-        **{
-            f"roofline.{key}": options[key]
-            for key in ("hardware", "devices", "precision", "model_config")
-            if options.get(key) is not None
-        },
+        **{f"roofline.{key}": options[key] for key in HARDWARE_OPTIONS if options.get(key) is not None},
         **{f"load.{key}": value for key, value in (load or {}).items()},
     )
     with users_problems():
@@ -68,6 +70,9 @@ def resolve(name: str, url: str | None, options: Mapping[str, Any], load: Mappin
 def prepared(wanted: Wanted, url: str | None, model: str | None, options: Mapping[str, Any]) -> Iterator[Server]:
     """The server of the run: the user's, or the bundled engine for the length of the block."""
     headers = request_headers(options["api_key_env"], options["headers"])
+    told = [f"--{name.replace('_', '-')}" for name in HARDWARE_OPTIONS if options.get(name) is not None]
+    if url is None and told:
+        raise UsageProblem(f"{', '.join(told)}: this describes your server, so give its --url too")
     if url is not None:
         yield Server(base_url(url), model, wanted.scenario.api, headers)
         return
@@ -94,12 +99,17 @@ def finish(job: Job, url: str | None) -> None:
     except KeyboardInterrupt:
         keep_what_was_measured(job)
         raise
-    report = write_outputs(job.folder, summary)
+    report = write_page(job.folder / REPORT, summary)
     click.echo(points_table(summary))
     click.echo(f"report  {report}")
     if url is None:
-        click.echo(f"your own server:  bench sweep {job.scenario.name} --url http://HOST:8000")
+        click.echo(f"your own server:  {program()} sweep {job.scenario.name} --url http://HOST:8000")
     check_valid(summary)
+
+
+def program() -> str:
+    """How this command is called from here."""
+    return "bench" if shutil.which("bench") else os.path.relpath(sys.argv[0])
 
 
 def keep_what_was_measured(job: Job) -> None:
@@ -109,8 +119,9 @@ def keep_what_was_measured(job: Job) -> None:
     except FolderError:
         return  # interrupted before the first point: there is no folder
     if summary["points"]:
-        report = write_outputs(job.folder, summary)
-        click.echo(f"interrupted: {len(summary['points'])} points are kept, report  {report}", err=True)
+        report = write_page(job.folder / REPORT, summary)
+        n = len(summary["points"])
+        click.echo(f"{n} point{'s are' if n > 1 else ' is'} kept, report  {report}", err=True)
 
 
 def check_valid(summary: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import click
 )
 def show(folder: Path, form: str) -> None:
     """Print the load points of the run in FOLDER with their conditions; writes nothing."""
-    from loadgen.commands.measuring import users_problems
+    from loadgen.commands.problems import users_problems
     from loadgen.run_summary import summarize_folder
     from reports.exports import points_csv, points_markdown
     from reports.tables import points_table

@@ -33,16 +33,19 @@ def sweep(
     SCENARIO is a file or a shipped name (chat, rag, code, summarize, agent, batch, smoke). The run folder holds every
     record, summary.json and a self-contained report.html.
     """
+    from loadgen.commands.problems import users_problems
     from loadgen.commands.running import finish, prepared, resolve
 
-    wanted = resolve(scenario, url, options)
-    if dry_run:
-        for row in dry_rows(wanted.scenario):
-            click.echo(json.dumps(row))
-        return
-    folder = new_folder(out, wanted.scenario.name)
-    with prepared(wanted, url, model, options) as server:
-        finish(wanted.job(server, folder, ladder_plans(wanted.scenario)), url)
+    with users_problems():
+        wanted = resolve(scenario, url, options)
+        if dry_run:
+            for row in dry_rows(wanted.scenario):
+                click.echo(json.dumps(row))
+            return
+        plans = ladder_plans(wanted.scenario)
+        folder = new_folder(out, wanted.scenario.name)
+        with prepared(wanted, url, model, options) as server:
+            finish(wanted.job(server, folder, plans), url)
 
 
 def ladder_plans(scenario: Any) -> list[Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from reports.page import write_report
 REPORT = "report.html"
 
 
-def write_outputs(folder: Path, summary: Mapping[str, Any]) -> Path:
-    """report.html beside the records; returns its path."""
-    path = folder / REPORT
+def write_page(path: Path, summary: Mapping[str, Any]) -> Path:
+    """The report of a summary; returns its path."""
     whole(path, lambda scratch: write_report(dict(summary), scratch))
     return path
 
@@ -27,3 +27,14 @@ def whole(path: Path, write: Callable[[Path], object]) -> None:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a file that can't be written before the work that it is for; raises OSError."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, "is a folder, a file is wanted", str(path))
+    probe = path.with_name(f".{path.name}.part")
+    probe.write_bytes(b"")
+    probe.unlink()

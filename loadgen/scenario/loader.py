@@ -42,6 +42,8 @@ def _find(path_or_name: str) -> tuple[str, str, Path | None]:
     path = Path(path_or_name)
     if path.is_file():
         return _read(path), path_or_name, path.parent
+    if path.is_dir():
+        raise ScenarioError(f"{path_or_name}: is a folder, a scenario is a file")
     name = path.stem if path.suffix == ".yaml" and path.parent.name == "scenarios" else path_or_name
     if name in shipped_names():
         return files("scenarios").joinpath(f"{name}.yaml").read_text("utf-8"), f"{name}.yaml", None

@@ -54,6 +54,8 @@ def parse_yaml(text: str, label: str) -> Source:
         source = Source({}, label)
         source.data = _Walk(source, loader).mapping(node, ())
         return source
+    except RecursionError:
+        raise ScenarioError(f"{label}: nested too deeply to be a scenario") from None
     except yaml.YAMLError as error:
         raise ScenarioError(_yaml_error(error, label)) from None
     finally:
@@ -70,6 +72,8 @@ def apply_override(source: Source, override: str) -> None:
         raise ScenarioError(f"{label}: write --set key.path=value, for example --set load.rates=[1,2,4]")
     try:
         value = yaml.safe_load(text)
+    except RecursionError:
+        raise ScenarioError(f"{label}: nested too deeply to be a scenario") from None
     except yaml.YAMLError as error:
         raise ScenarioError(_yaml_error(error, label, with_line=False)) from None
     _forget_rivals(source, path)

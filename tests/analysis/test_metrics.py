@@ -151,3 +151,20 @@ def test_every_published_metric_has_a_definition() -> None:
     for name, function in metrics.DEFINED.items():
         assert len(metrics.definition(function)) > 30, name
     assert set(metrics.ALIASES) <= {*metrics.DEFINED, "goodput_rps"}
+
+
+def test_the_throughput_interval_holds_the_mean_and_narrows_with_a_steady_stream() -> None:
+    steady = [record(0.1 * i, 0.05, (0.01,) * 9, index=i) for i in range(100)]
+    point_log = log(steady)
+    tps = metrics.output_tps(point_log, steady)
+    interval = metrics.output_tps_interval(point_log, steady)
+    assert tps is not None
+    assert interval is not None
+    assert interval[0] <= tps <= interval[1]
+    assert interval[1] - interval[0] < 0.05 * tps
+    # The same tokens in bursts: half of the window is silent, so the interval is wide.
+    bursts = [record(0.05 * (i % 10) + 2 * (i // 10) / 2, 0.05, (0.001,) * 9, index=i) for i in range(50)]
+    wide = metrics.output_tps_interval(log(bursts), bursts)
+    assert wide is not None
+    assert wide[1] - wide[0] > 0.5 * (wide[1] + wide[0]) / 2
+    assert metrics.output_tps_interval(log([]), []) is None

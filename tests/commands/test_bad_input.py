@@ -40,6 +40,12 @@ def check(result: Result, code: int, words: str) -> None:
         (["sweep", "rag", "--api-key-env", "SURELY_NOT_SET"], "SURELY_NOT_SET"),
         (["sweep", "rag", "--header", "nocolon"], "Name: value"),
         (["run", "rag"], "--rate R or --concurrency N"),
+        (["run", "smoke", "--url", "http://127.0.0.1:9", "--rate", "1e7"], "lower the rate"),
+        (["sweep", "smoke", "--dry-run", "--set", "load.rates=[10000000]"], "lower the rate"),
+        (["sweep", "smoke", "--hardware", "h100-sxm"], "give its --url"),
+        (["sweep", "smoke", "--out", ""], "name a folder"),
+        (["compare", "a", "b", "--out", "missing/c.html"], "No such file"),
+        (["gate", "chat", "--baseline", "http://a", "--candidate", "http://b", "--junit", "missing/x.xml"], "No such"),
         (["run", "smoke", "--rate", "1", "--concurrency", "2"], "give one of them"),
         (["run", "smoke", "--duration", "1s", "--requests", "2"], "give one of them"),
         (["show", "."], "not a run folder"),
@@ -94,3 +100,14 @@ def test_several_models_are_listed(tmp_path: Path) -> None:
     with fake_server() as (url, script):
         script.models = {"data": [{"id": "one"}, {"id": "two"}]}
         check(invoke("sweep", "smoke", "--url", url, "--out", str(tmp_path / "r")), 2, "one, two")
+
+
+def test_a_folder_and_a_bottomless_file_are_no_scenarios(tmp_path: Path) -> None:
+    check(invoke("sweep", str(tmp_path)), 2, "is a folder")
+    deep = tmp_path / "deep.yaml"
+    deep.write_text("name: " + "[" * 3000)
+    check(invoke("scenario", "validate", str(deep)), 2, "deep.yaml")
+
+
+def test_a_page_can_not_take_the_place_of_a_folder(tmp_path: Path) -> None:
+    check(invoke("compare", "a", "b", "--out", str(tmp_path)), 2, "is a folder")

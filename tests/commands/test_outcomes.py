@@ -145,3 +145,38 @@ def test_closed_loop_is_labelled(tmp_path: Path) -> None:
     assert point["metrics"]["ttft"]["from_intended"] is None
     assert point["concurrency_target"] == 2
     assert "closed loop" in result.output
+
+
+def test_the_conditions_of_a_single_point_are_that_points(tmp_path: Path) -> None:
+    with fake_server() as (url, _):
+        assert ran(invoke("run", "smoke", "--url", url, "--out", str(tmp_path / "r"), "--duration", "3s"))
+    load = strict(tmp_path / "r" / "summary.json")["conditions"]["load"]
+    assert "arrivals, 2 requests/s, 3 s measured" in load
+
+
+def test_too_few_samples_for_the_slo_are_said_to_be_just_that(tmp_path: Path) -> None:
+    with fake_server() as (url, _):
+        result = invoke("run", "smoke", "--url", url, "--out", str(tmp_path / "r"), "--rate", "20", "--duration", "1s")
+    assert ran(result)
+    if result.exit_code == 0:
+        assert "can't be said" in " ".join(result.output.split())
+        assert "needs 72" in " ".join(result.output.split())
+
+
+def test_a_report_goes_elsewhere_when_the_folder_can_not_take_it(tmp_path: Path) -> None:
+    with fake_server() as (url, _):
+        assert ran(invoke("sweep", "smoke", "--url", url, "--out", str(tmp_path / "r"), *QUICK))
+    (tmp_path / "r" / "report.html").unlink()
+    page = tmp_path / "page.html"
+    assert invoke("report", str(tmp_path / "r"), "--out", str(page)).exit_code in (0, 4)
+    assert page.stat().st_size > 10_000
+    assert not (tmp_path / "r" / "report.html").exists()
+
+
+def test_a_point_in_which_nothing_was_due_is_invalid(tmp_path: Path) -> None:
+    with fake_server() as (url, _):
+        args = ["--rate", "0.001", "--duration", "200ms", "--set", "load.warmup=0s"]
+        result = invoke("run", "smoke", "--url", url, "--out", str(tmp_path / "r"), *args)
+    assert result.exit_code == 4, result.output
+    [point] = strict(tmp_path / "r" / "summary.json")["points"]
+    assert point["validity"]["verdict"] == "INVALID"

@@ -16,6 +16,11 @@ pytestmark = pytest.mark.e2e
 BENCH = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 
 
+def heed_sigint() -> None:
+    """A suite that was started in the background ignores SIGINT, and its children would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def engines() -> set[int]:
     """Pids of bundled engines that run on this machine now."""
     found = set()
@@ -56,6 +61,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_engine(tmp_path: Path) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_sigint,
     )
     wait_for(lambda: (out / "records.jsonl").exists() and (out / "records.jsonl").stat().st_size > 6000)
     os.kill(child.pid, signal.SIGINT)

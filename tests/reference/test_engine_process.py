@@ -218,7 +218,9 @@ def is_running(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_it_does_not_outlive_its_parent(number: signal.Signals) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", PARENT], **pipes) as parent:  # type: ignore[call-overload]
+    # A suite that was started in the background ignores SIGINT, and its children would inherit that.
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen([sys.executable, "-c", PARENT], **pipes, **heed) as parent:  # type: ignore[call-overload]
         pid = int(parent.stdout.readline())
         assert is_running(pid)
         parent.send_signal(number)
@@ -234,7 +236,8 @@ def test_bench_engine_serve_becomes_the_engine_and_a_busy_port_is_one_clear_line
         result = subprocess.run([*serve, "--port", str(port)], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert re.fullmatch(rf"error: cannot listen on 127.0.0.1:{port}: .*in use\n", result.stderr)
-    with subprocess.Popen([*serve, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen([*serve, "--port", "0"], stdout=subprocess.PIPE, text=True, **heed) as server:  # type: ignore[call-overload]
         assert server.stdout is not None
         assert server.stdout.readline().startswith("listening on http://127.0.0.1:")
         server.send_signal(signal.SIGINT)

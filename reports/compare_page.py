@@ -129,6 +129,8 @@ def _slo_reason(summary_a: Summary, summary_b: Summary) -> str | None:
     if objectives[0] != objectives[1]:
         return f"the SLOs differ: A {slo_text(summary_a)}; B {slo_text(summary_b)}"
     missing = [name for name, s in (("A", summary_a), ("B", summary_b)) if s["slo"]["best_point"] is None]
+    if any(s["slo"].get("undecided") for s in (summary_a, summary_b)):
+        return f"whether {' and '.join(missing)} meets the SLO can't be said, with too few requests a point"
     return f"no load point of {' and '.join(missing)} met the SLO" if missing else None
 
 

@@ -61,7 +61,8 @@ def resolve(name: str, url: str | None, options: Mapping[str, Any], load: Mappin
         check_roofline(scenario.roofline)
         if url is not None:
             return Wanted(scenario, (), False, given)
-        scaled, sentence = scale_for_cpu(scenario)
+        timed = any(override.startswith(("load.duration", "load.warmup", "load.cooldown")) for override in extra)
+        scaled, sentence = scale_for_cpu(scenario, keep_times=timed)
         changed = scaled != scenario
         return Wanted(scaled, (sentence,) if changed else (), changed, given)
 

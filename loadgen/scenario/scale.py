@@ -15,12 +15,14 @@ MAX_POINTS = 10  # with the above, an automatic ladder stays under five minutes
 COOLDOWN_S = 10.0
 
 
-def scale_for_cpu(scenario: Scenario, prompt_median: int = 256, output_median: int = 32) -> tuple[Scenario, str]:
+def scale_for_cpu(
+    scenario: Scenario, prompt_median: int = 256, output_median: int = 32, keep_times: bool = False
+) -> tuple[Scenario, str]:
     """The scenario with a typical (median) prompt and output of at most the given tokens, and one sentence about it.
 
     All lengths of a distribution, its limits and the shared prefix are multiplied by one factor: the shape stays.
     Smaller workloads keep their lengths. Durations become at most 16 s measured, 3 s warm-up and 10 s cool-down. The
-    roofline is cleared (the bundled engine supplies its own); SLO, rates and seed stay. A data set's prompts are sent
+    roofline is cleared (the bundled engine supplies its own); SLO, rates and seed stay, and with `keep_times` (the user named them) the durations. A data set's prompts are sent
     as they are.
     """
     workload = scenario.workload
@@ -31,7 +33,8 @@ def scale_for_cpu(scenario: Scenario, prompt_median: int = 256, output_median: i
     _scale_key(tree["workload"]["output"], "tokens", output_factor)
     if workload.shared_prefix is not None:
         _scale_key(tree["workload"]["shared_prefix"], "tokens", prompt_factor)
-    tree["load"] |= _durations(scenario)
+    if not keep_times:
+        tree["load"] |= _durations(scenario)
     tree["roofline"] = {}
     scaled = Scenario.model_validate(tree)
     scaled._dataset = scenario.dataset

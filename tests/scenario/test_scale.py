@@ -77,3 +77,10 @@ def test_the_four_variables_are_said_in_words():
     assert describe.load(load_scenario("smoke")) == "open loop, poisson arrivals, 2, 4, 8 requests/s"
     assert describe.load(load_scenario("batch", ["load.concurrency=[1,8]"])) == "closed loop, concurrency 1, 8"
     assert describe.latency_target(load_scenario("batch")) == "none"
+
+
+def test_times_that_the_user_named_are_kept():
+    rag = load_scenario("rag", ["load.duration=40s"])
+    scaled, sentence = scale_for_cpu(rag, keep_times=True)
+    assert scaled.load == rag.load
+    assert "40s measured" in sentence

@@ -22,8 +22,8 @@ def scale_for_cpu(
 
     All lengths of a distribution, its limits and the shared prefix are multiplied by one factor: the shape stays.
     Smaller workloads keep their lengths. Durations become at most 16 s measured, 3 s warm-up and 10 s cool-down. The
-    roofline is cleared (the bundled engine supplies its own); SLO, rates and seed stay, and with `keep_times` (the user named them) the durations. A data set's prompts are sent
-    as they are.
+    roofline is cleared (the bundled engine supplies its own); SLO, rates and seed stay, and with `keep_times` (the user
+    named them) the durations too. A data set's prompts are sent as they are.
     """
     workload = scenario.workload
     prompt_factor = _factor(workload.prompt.tokens, prompt_median)

@@ -5,6 +5,7 @@ Instants are `time.monotonic_ns()` values. An adapter stamps them and stores cou
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -36,8 +37,10 @@ class Request:
 class StreamOutcome:
     """What one streamed request did. All `*_at_ns` are monotonic; None means it never happened.
 
-    `reads` holds three integers for each socket read that carried at least one token event:
-    (instant_ns, token events in it, bytes in it). Tokens of one read share its instant.
+    `read_at_ns[i]`, `read_events[i]` and `read_bytes[i]` are instant, token events and bytes of the i-th socket read
+    that carried at least one token event. Tokens of one read share its instant, which is the kernel's receive stamp
+    where there is one, else the moment the bytes were read. `reads_total` counts all reads of the answer,
+    `reads_kernel_stamped` those with a kernel stamp.
     """
 
     sent_at_ns: int | None = None  # just before the write that hands the request to an open socket
@@ -47,7 +50,12 @@ class StreamOutcome:
     first_answer_at_ns: int | None = None  # first piece that is not reasoning
     last_token_at_ns: int | None = None
     stream_end_at_ns: int | None = None
-    reads: list[tuple[int, int, int]] = field(default_factory=list)
+    read_at_ns: array[int] = field(default_factory=lambda: array("q"))
+    read_events: array[int] = field(default_factory=lambda: array("i"))
+    read_bytes: array[int] = field(default_factory=lambda: array("i"))
+    reads_total: int = 0
+    reads_kernel_stamped: int = 0
+    read_lag_max_ns: int = 0  # longest that received bytes waited in the kernel until they were read
     n_token_events: int = 0
     http_status: int | None = None
     finish_reason: str | None = None

@@ -131,7 +131,9 @@ class StreamReader:
                 fail(outcome, "stream_error", error_message(json.dumps({"error": event.error})))
         n_events = outcome.n_token_events - before
         if n_events:
-            outcome.reads.append((instant_ns, n_events, n_bytes))
+            outcome.read_at_ns.append(instant_ns)
+            outcome.read_events.append(n_events)
+            outcome.read_bytes.append(n_bytes)
             outcome.last_token_at_ns = instant_ns
 
     def _decode_odd(self, payload: bytes) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,11 @@ def answer(index: int, **values: Any) -> RequestRecord:
     record.prompt_tokens_asked = record.prompt_tokens = 32
     record.output_tokens_asked = record.output_tokens = record.n_token_events = 16
     record.output_tokens_source, record.cached_tokens = "usage", 0
-    record.gap_ns, record.gap_events, record.gap_bytes = [0] + [S // 100] * 15, [1] * 16, [100] * 16
+    record.gap_ns, record.gap_events, record.gap_bytes = (
+        array("q", [0] + [S // 100] * 15),
+        array("i", [1] * 16),
+        array("i", [100] * 16),
+    )
     for name, value in values.items():
         setattr(record, name, value)
     return record

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from array import array
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Phase = Literal["warmup", "measured", "cooldown"]
@@ -48,16 +49,20 @@ class RequestRecord:
     error: str | None = None
     repeat: bool = False  # the data set was shorter than the run and this prompt was used before
     prompt_group: int | None = None
-    gap_ns: list[int] = field(default_factory=list)
-    gap_events: list[int] = field(default_factory=list)
-    gap_bytes: list[int] = field(default_factory=list)
+    reads_total: int = 0  # socket reads of the answer, those without a token included
+    reads_kernel_stamped: int = 0  # reads whose instant is the kernel's receive stamp; the others are stamped when read
+    read_lag_max_ns: int = 0  # longest that received bytes waited in the kernel until the client read them
+    gap_ns: array[int] = field(default_factory=lambda: array("q"))
+    gap_events: array[int] = field(default_factory=lambda: array("i"))
+    gap_bytes: array[int] = field(default_factory=lambda: array("i"))
 
     def row(self) -> dict[str, Any]:
         """The record as a JSON object, without the gaps (they go to the sidecar)."""
-        flat = asdict(self)
-        for name in ("gap_ns", "gap_events", "gap_bytes"):
-            del flat[name]
-        return flat
+        return {name: getattr(self, name) for name in ROW}
+
+
+GAPS = ("gap_ns", "gap_events", "gap_bytes")
+ROW = tuple(field.name for field in fields(RequestRecord) if field.name not in GAPS)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from loadgen.collectors.records import PointLog, RequestRecord
 
 SCHEMA_VERSION = 1
@@ -140,13 +143,11 @@ class Writer:
 
     def _write(self, record: RequestRecord) -> None:
         """Sidecar first, then the row that points into it: a row never points at bytes that are missing."""
-        ints = array("i")
-        for gap_ns, n_events, n_bytes in zip(record.gap_ns, record.gap_events, record.gap_bytes, strict=True):
-            ints.extend((to_ticks(gap_ns), n_events, n_bytes))
+        ints = np.stack([to_ticks(record.gap_ns), record.gap_events, record.gap_bytes], axis=1).astype(np.int32)
         self._reads.write(ints.tobytes())
         row = record.row()
-        row["reads_at"], row["n_reads"] = self._n_ints, len(record.gap_ns)
-        self._n_ints += len(ints)
+        row["reads_at"], row["n_reads"] = self._n_ints, len(ints)
+        self._n_ints += ints.size
         self._records.write(line(row))
 
 
@@ -214,15 +215,16 @@ def rebuild_log(
 
 
 def _read_records(path: Path) -> Iterator[RequestRecord]:
-    reads = array("i")
-    if (path / READS).is_file():
-        data = (path / READS).read_bytes()
-        reads.frombytes(data[: len(data) // 4 * 4])
+    data = (path / READS).read_bytes() if (path / READS).is_file() else b""
+    reads = np.frombuffer(data, dtype=np.int32, count=len(data) // 4)
     for row in _rows(path / RECORDS):
         start, n = row.pop("reads_at"), row.pop("n_reads")
-        ints = reads[start : start + 3 * n]
+        ticks, n_events, n_bytes = reads[start : start + 3 * n].reshape(-1, 3).T
         yield RequestRecord(
-            **row, gap_ns=[to_ns(tick) for tick in ints[0::3]], gap_events=list(ints[1::3]), gap_bytes=list(ints[2::3])
+            **row,
+            gap_ns=array("q", to_ns(ticks).tobytes()),
+            gap_events=array("i", n_events.tobytes()),
+            gap_bytes=array("i", n_bytes.tobytes()),
         )
 
 
@@ -238,15 +240,17 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def to_ticks(gap_ns: int) -> int:
-    """A gap as int32: 0.1 us ticks, or negative milliseconds where that would not fit (over 214 s)."""
-    ticks = round(gap_ns / TICK_NS)
-    return ticks if ticks <= TICK_LIMIT else -round(gap_ns / 1e6)
+def to_ticks(gap_ns: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Gaps that fit into int32: 0.1 us ticks, or negative milliseconds where those would not fit (over 214 s)."""
+    gaps = np.asarray(gap_ns, dtype=np.int64)
+    ticks = np.rint(gaps / TICK_NS).astype(np.int64)
+    return np.where(ticks <= TICK_LIMIT, ticks, -np.rint(gaps / 1e6).astype(np.int64))
 
 
-def to_ns(value: int) -> int:
-    """The gap in nanoseconds that `to_ticks` wrote."""
-    return value * TICK_NS if value >= 0 else -value * 1_000_000
+def to_ns(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The gaps in nanoseconds that `to_ticks` wrote."""
+    ints = np.asarray(values, dtype=np.int64)
+    return np.where(ints >= 0, ints * TICK_NS, -ints * 1_000_000)
 
 
 def line(row: Mapping[str, Any]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -258,6 +259,9 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
         "cached_tokens",
         "output_tokens",
         "output_tokens_source",
+        "reads_total",
+        "reads_kernel_stamped",
+        "read_lag_max_ns",
         "n_token_events",
         "finish_reason",
         "http_status",
@@ -265,10 +269,9 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
         "error",
     ):
         setattr(record, name, getattr(outcome, name))
-    instants = [read[0] for read in outcome.reads]
-    record.gap_ns = [0] * bool(instants) + [b - a for a, b in pairwise(instants)]
-    record.gap_events = [read[1] for read in outcome.reads]
-    record.gap_bytes = [read[2] for read in outcome.reads]
+    at_ns = outcome.read_at_ns
+    record.gap_ns = array("q", [0] * bool(at_ns) + [b - a for a, b in pairwise(at_ns)])
+    record.gap_events, record.gap_bytes = outcome.read_events, outcome.read_bytes
 
 
 async def watch_point(run: PointRun, drive: Callable[[PointRun], Awaitable[None]], lead_ns: int) -> PointLog:

@@ -75,7 +75,7 @@ def test_tokens_of_one_read_share_its_instant() -> None:
     outcome = read(
         (10, chunk({"content": "a"})), (40, chunk({"content": "b"}) + chunk({"content": "c"}, "length")), (41, DONE)
     )
-    assert [(at // MS, n) for at, n, _ in outcome.reads] == [(10, 1), (40, 2)]
+    assert [(at // MS, n) for at, n in zip(outcome.read_at_ns, outcome.read_events, strict=True)] == [(10, 1), (40, 2)]
 
 
 def test_an_error_inside_a_200_stream_is_a_failure_that_keeps_its_instants() -> None:
@@ -117,4 +117,4 @@ def test_one_token_case_b70() -> None:
     usage = {"prompt_tokens": 20, "completion_tokens": 1}
     outcome = read((80, chunk({"role": "assistant", "content": "X"}, "length")), (81, chunk(usage=usage) + DONE))
     assert (outcome.first_token_at_ns, outcome.output_tokens, outcome.ok) == (80 * MS, 1, True)
-    assert len(outcome.reads) == 1
+    assert len(outcome.read_at_ns) == 1

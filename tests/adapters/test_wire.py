@@ -502,7 +502,7 @@ async def stream_from(
 def gist(outcome: StreamOutcome) -> tuple[Any, ...]:
     """All that is not an instant."""
     counts = (outcome.n_token_events, outcome.output_tokens, outcome.prompt_tokens, outcome.text)
-    reads = [(n_events, n_bytes) for _, n_events, n_bytes in outcome.reads]
+    reads = list(zip(outcome.read_events, outcome.read_bytes, strict=True))
     return (*counts, reads, outcome.http_status, outcome.finish_reason, outcome.error_class, outcome.error)
 
 

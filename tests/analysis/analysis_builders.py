@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ def record(
     result = RequestRecord(0, index, phase, status, intended, 1.8e9 + at_s, dispatched_at_ns=sent, sent_at_ns=sent)
     if ttft_s is not None:
         reads = [0, *(round(gap * S) for gap in gaps_s)]
-        result.gap_ns, result.gap_events = reads, list(events or [1] * len(reads))
-        result.gap_bytes = [40] * len(reads)
+        result.gap_ns, result.gap_events = array("q", reads), array("i", events or [1] * len(reads))
+        result.gap_bytes = array("i", [40] * len(reads))
         result.first_token_at_ns = result.first_answer_at_ns = sent + round(ttft_s * S)
         result.last_token_at_ns = result.first_token_at_ns + sum(reads)
         result.n_token_events = sum(result.gap_events)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,11 @@ PLAN = {"point": 0, "mode": "open", "rate_rps": 10.0, "warmup_s": 0.0, "duration
 def a_record(index: int, **values: object) -> RequestRecord:
     at_ns = 10**9 + index * 10**8
     record = RequestRecord(0, index, "measured", "ok", at_ns, 1.7e9 + index / 10, stream_end_at_ns=at_ns + 10**7)
-    record.gap_ns, record.gap_events, record.gap_bytes = [0, 1_234_500, 10**12], [1, 2, 1], [100, 200, 100]
+    record.gap_ns, record.gap_events, record.gap_bytes = (
+        array("q", [0, 1_234_500, 10**12]),
+        array("i", [1, 2, 1]),
+        array("i", [100, 200, 100]),
+    )
     for name, value in values.items():
         setattr(record, name, value)
     return record

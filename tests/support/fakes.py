@@ -27,7 +27,9 @@ class FakeAdapter:
         token_ns = now_ns + round(self.service_s(len(self.sent_at_ns) - 1) * 1e9)
         await self.clock.sleep_until_ns(token_ns)
         outcome.first_token_at_ns = outcome.first_answer_at_ns = outcome.last_token_at_ns = token_ns
-        outcome.reads.append((token_ns, 1, 10))
+        outcome.read_at_ns.append(token_ns)
+        outcome.read_events.append(1)
+        outcome.read_bytes.append(10)
         outcome.n_token_events = 1
         outcome.finish_reason = "length"
         outcome.stream_end_at_ns = token_ns

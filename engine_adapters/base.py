@@ -44,7 +44,9 @@ class StreamOutcome:
     """
 
     sent_at_ns: int | None = None  # just before the write that hands the request to an open socket
-    connected_at_ns: int | None = None  # a new connection was ready; None when a pooled one was used
+    resolved_at_ns: int | None = None  # the server's name was looked up; None when its address was known
+    tcp_connected_at_ns: int | None = None
+    connected_at_ns: int | None = None  # a new connection was ready, TLS included; None when a pooled one was used
     headers_at_ns: int | None = None
     first_token_at_ns: int | None = None  # content, reasoning, refusal or tool-call piece
     first_answer_at_ns: int | None = None  # first piece that is not reasoning

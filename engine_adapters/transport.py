@@ -15,7 +15,8 @@ import anyio
 import httpx
 
 from engine_adapters.base import ErrorClass, PreflightError, StreamOutcome
-from engine_adapters.wire import OnRead, Wire, WireError
+from engine_adapters.connection import OnRead, WireError
+from engine_adapters.wire import Wire
 
 # An idle connection is dropped before servers drop it (uvicorn, and with it vLLM and SGLang, after 5 s), so that
 # no request meets a connection that the other side is closing.

@@ -12,6 +12,7 @@ from reports.exports import points_csv
 from reports.marks import Run, pair
 from reports.multiples import objective
 from reports.page import (
+    KNEE_SAYS,
     TABLE,
     Figure,
     all_numbers,
@@ -33,6 +34,7 @@ from reports.readings import (
     date_text,
     drawable,
     identity,
+    knee_state,
     notices,
     number,
     point_at,
@@ -252,6 +254,13 @@ def _page_conditions(runs: tuple[Run, Run]) -> tuple[tuple[str, str], ...]:
     return tuple((key, a if a == sides[1][key] else f"A {a}, B {sides[1][key]}") for key, a in sides[0].items())
 
 
+def _curve_says(runs: tuple[Run, Run]) -> str:
+    says = "A is blue, round and solid; B is orange, square and dashed; bounds are grey. "
+    says += "Rings mark the knees; hollow points are overloaded (arrow) or invalid."
+    states = [(run.prefix.strip(), knee_state(run.summary)) for run in runs]
+    return says + "".join(f" {letter}:{KNEE_SAYS[state]}" for letter, state in states if state != "passed")
+
+
 def compare_context(summary_a: Summary, summary_b: Summary, names: tuple[str, str]) -> dict[str, Any]:
     """What the template of a comparison shows."""
     found, runs = compare(summary_a, summary_b), pair(summary_a, summary_b, names)
@@ -260,8 +269,7 @@ def compare_context(summary_a: Summary, summary_b: Summary, names: tuple[str, st
         "title": f"{names[0]} against {names[1]}", "sides": [_side(run) for run in runs],
         "warnings": warning_sentences(found), "same": not any(one["crucial"] for one in found["differences"]),
         "headline": headline_sentences(found, names), "conditions": _page_conditions(runs),
-        "curve": [curve_figure(runs, "A is blue, round and solid; B is orange, square and dashed; bounds are grey. "
-                               "Rings mark the knees; hollow points are overloaded (arrow) or invalid.")],
+        "curve": [curve_figure(runs, _curve_says(runs))],
         "ratio": [_ratio_figure(found["equal_concurrency"])],
         "latency": [latency_figure(runs, metric) for metric in stats] + [speed_figure(runs)],
         "rows": _condition_rows(summary_a, summary_b), "numbers": [*all_numbers(runs[0]), *all_numbers(runs[1])],

@@ -16,7 +16,8 @@ from reports.readings import (
     Summary,
     breaks_slo,
     drawable,
-    knee_passed,
+    heaviest_stable,
+    knee_state,
     point_at,
     short,
     throughput,
@@ -236,16 +237,26 @@ def _feasible(drawn: Plot, summary: Summary, frame: _Frame) -> None:
 
 
 def _knee(drawn: Plot, run: Run) -> None:
-    knee, model = run.summary["knee"]["measured"], run.summary["knee"]["model"]
-    if knee and knee_passed(run.summary):
+    """The measured knee, ringed; where only overload reaches it, the heaviest load without a growing queue instead."""
+    knee, model, state = run.summary["knee"]["measured"], run.summary["knee"]["model"], knee_state(run.summary)
+    last = heaviest_stable(run.summary)
+    if state == "passed":
         x, y = knee["concurrency"], knee["output_tps"]
         drawn.axes.plot([x], [y], "o", markersize=15, markerfacecolor="none", markeredgecolor=run.colour, zorder=5)
-        drawn.axes.vlines(x, 0, y, color=run.colour, linewidth=0.9, linestyle=":", zorder=2)
-        if not run.key:
-            _foot(drawn, f"knee at {short(x)} users", x, 25, INK)
+        _drop(drawn, run, x, y, f"knee at {short(x)} users")
+    elif state == "overloaded" and last is not None:
+        x, broken = last["concurrency_mean"], " " if drawn.width > NARROW else "\n"
+        _drop(drawn, run, x, last["output_tps"], f"past {short(x)} users only{broken}overload gives more")
     if model and model["concurrency"] and not run.key:
         drawn.axes.plot([model["concurrency"]], [0], "^", color=BOUND, markersize=8, zorder=3, clip_on=False)
         _foot(drawn, f"model's knee {short(model['concurrency'])}", model["concurrency"], 6, MUTED)
+
+
+def _drop(drawn: Plot, run: Run, x: float, y: float, text: str) -> None:
+    """A line from a point down to the axis, with its text at the foot; in a comparison the caption says it."""
+    drawn.axes.vlines(x, 0, y, color=run.colour, linewidth=0.9, linestyle=":", zorder=2)
+    if not run.key:
+        _foot(drawn, text, x, 25, INK)
 
 
 def _foot(drawn: Plot, text: str, x: float, above: float, colour: str) -> None:

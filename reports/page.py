@@ -30,6 +30,7 @@ from reports.readings import (
     distribution,
     identity,
     interactivity,
+    knee_state,
     na,
     nothing_measured,
     notices,
@@ -175,18 +176,23 @@ def spread_figure(run: Run, metric: str) -> Figure:
     return Figure(f"spread-{metric}", title, says, missing, inline(drawn, f"spr-{metric}", title, says))
 
 
-CURVE_SAYS = (
+HOLLOW_SAYS = (
     "Hollow points with an arrow are overloaded: their throughput counts, but in flight only tells how long one "
-    "waited. Hollow points without one are invalid and count for nothing. The ring marks the knee: the least "
-    "concurrency with 90% of the highest throughput."
+    "waited. Hollow points without one are invalid and count for nothing."
 )
+KNEE_SAYS = {
+    "none": " No knee is marked, for no load point counts.",
+    "overloaded": " No knee is marked, for only overloaded points reach 90% of the highest throughput.",
+    "not passed": " No knee is marked, for throughput was highest at the heaviest load that counts.",
+    "passed": " The ring marks the knee: the least concurrency with 90% of the highest throughput.",
+}
 
 
 def run_figures(summary: Summary) -> dict[str, list[Figure]]:
     """All figures of one run, by section."""
     run = Run(summary)
     return {
-        "curve": [curve_figure([run], CURVE_SAYS)],
+        "curve": [curve_figure([run], HOLLOW_SAYS + KNEE_SAYS[knee_state(summary)])],
         "trade": [
             latency_figure([run], "ttft"),
             latency_figure([run], "itl"),

@@ -229,11 +229,26 @@ def drawable(point: Point) -> bool:
     return bool(point["concurrency_mean"]) and throughput(point).value is not None
 
 
-def knee_passed(summary: Summary) -> bool:
-    """A counted point heavier than the measured knee exists; else throughput may still be growing there."""
+def heaviest_stable(summary: Summary) -> Point | None:
+    """The most requests in flight that were borne without a growing queue."""
+    stable = [point for point in summary["points"] if drawable(point) and verdict(point) in ("VALID", "WARN")]
+    return max(stable, key=lambda point: float(point["concurrency_mean"]), default=None)
+
+
+def knee_state(summary: Summary) -> str:
+    """What can be said of the measured knee, the same in sentence, figure and caption.
+
+    "none"; "overloaded": only overloaded points reach 90% of the highest throughput, and their concurrency tells how
+    long one waited, not where the knee is; "not passed": no heavier point counts, so throughput may still be growing
+    there; "passed".
+    """
     knee = summary["knee"]["measured"]
+    if not knee:
+        return "none"
+    if verdict(point_at(summary, knee["point"])) == "NONSTATIONARY":
+        return "overloaded"
     counted = [point for point in summary["points"] if drawable(point) and verdict(point) != "INVALID"]
-    return bool(knee) and any(point["concurrency_mean"] > knee["concurrency"] for point in counted)
+    return "passed" if any(point["concurrency_mean"] > knee["concurrency"] for point in counted) else "not passed"
 
 
 def nothing_measured(summary: Summary) -> bool:

@@ -18,8 +18,9 @@ from reports.readings import (
     by_load,
     columns,
     date_text,
+    heaviest_stable,
     identity,
-    knee_passed,
+    knee_state,
     na,
     nothing_measured,
     notices,
@@ -118,23 +119,28 @@ def _milliseconds(reading: Reading) -> str:
 
 def _knee_sentence(summary: Summary) -> str:
     knee = summary["knee"]["measured"]
-    if not knee:
+    state = knee_state(summary)
+    if state == "none":
         return _sentence(f"No knee: {summary['knee']['reason'] or 'the ladder did not reach it'}")
-    if not knee_passed(summary):
+    if state == "overloaded":
+        return _overload_sentence(summary)
+    if state == "not passed":
         top = f"{short(knee['concurrency'])} users ({short(knee['output_tps'])} output tokens/s)"
         return f"The knee was not passed: throughput was highest at the heaviest load that counts, {top}."
     where = f"the knee at {short(knee['concurrency'])} users ({short(knee['output_tps'])} output tokens/s)"
-    if verdict(point_at(summary, knee["point"])) == "NONSTATIONARY":
-        stable = [p for p in by_load(summary) if verdict(p) in ("VALID", "WARN") and p["output_tps"] is not None]
-        if stable:
-            last = max(stable, key=lambda point: float(point["concurrency_mean"] or 0.0))
-            return (
-                f"Past {short(last['concurrency_mean'])} users ({short(last['output_tps'])} output tokens/s), the "
-                f"heaviest load without a growing queue, only overload gives more: {short(knee['x_max_tps'])} at most."
-            )
     if any(verdict(point) == "NONSTATIONARY" for point in summary["points"]):
         return f"Past {where} the queue grows."
     return f"Past {where} little is gained: the most measured was {short(knee['x_max_tps'])} output tokens/s."
+
+
+def _overload_sentence(summary: Summary) -> str:
+    most, last = short(summary["knee"]["measured"]["x_max_tps"]), heaviest_stable(summary)
+    if last is None:
+        return f"No knee: the queue grew at every load that counts; {most} output tokens/s at most."
+    return (
+        f"Past {short(last['concurrency_mean'])} users ({short(last['output_tps'])} output tokens/s), the heaviest "
+        f"load without a growing queue, only overload gives more: {most} at most."
+    )
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -138,6 +138,17 @@ def open_loop(speed: float = 1.0, devices: int = 1) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def overloaded_knee() -> dict[str, Any]:
+    """As `open_loop`, without the points near capacity: only the overloaded one reaches 90% of X_max."""
+    summary = open_loop()
+    summary["points"] = [p for p in summary["points"] if p["index"] not in (INVALID, 7, 8)]
+    found = next(p for p in summary["points"] if p["index"] == OVERLOADED)
+    summary["knee"]["measured"].update(
+        point=OVERLOADED, concurrency=found["concurrency_mean"], output_tps=found["output_tps"]
+    )
+    return summary
+
+
 def unknown_bound() -> dict[str, Any]:
     """As `open_loop`, on hardware that nobody named."""
     summary = open_loop()

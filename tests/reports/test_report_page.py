@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import synthetic_summary as synthetic
 
-from reports.figures import curve_png
-from reports.page import write_report
+from reports.figures import curve, curve_png
+from reports.marks import Run
+from reports.page import NARROW, run_figures, write_report
 
 BUILDERS = {
     "open": synthetic.open_loop, "closed": synthetic.closed_loop, "unknown": synthetic.unknown_bound,
     "far": synthetic.far_bound, "failed": synthetic.all_failed, "nulls": synthetic.nulls_everywhere,
+    "overloaded": synthetic.overloaded_knee,
 }  # fmt: skip
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 LOADING = {"src", "href", "xlink:href", "srcset", "data", "action", "poster"}
@@ -120,6 +122,21 @@ def test_the_first_screen_says_identity_verdicts_answer_and_curve_in_this_order(
     curve = text[places[-1] : text.index("input lengths")]
     for fact in ("compute bound", "memory-bandwidth bound", "KV cache full at 142", "SLO met up to 30", "knee at 58"):
         assert fact in curve
+
+
+def test_the_figure_says_of_the_knee_what_the_sentence_says() -> None:
+    def curve_text(summary: dict[str, Any], *size: float) -> str:
+        drawn = curve([Run(summary)], *size)
+        assert drawn is not None
+        return " ".join(text.get_text() for text in drawn.axes.texts).replace("\n", " ")
+
+    reached = synthetic.overloaded_knee()
+    for size in ((), NARROW):
+        assert "past 30 users only overload gives more" in curve_text(reached, *size)
+        assert "knee at" not in curve_text(reached, *size)
+        assert "knee at 58 users" in curve_text(synthetic.open_loop(), *size)
+    assert "No knee is marked, for only overloaded points" in run_figures(reached)["curve"][0].says
+    assert "The ring marks the knee" in run_figures(synthetic.open_loop())["curve"][0].says
 
 
 def test_a_drawing_follows_the_theme_and_keeps_its_text_searchable(sources: dict[str, str]) -> None:

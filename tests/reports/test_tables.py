@@ -51,9 +51,22 @@ def test_a_knee_at_the_heaviest_counted_point_is_not_said_to_be_passed() -> None
     summary = synthetic.open_loop()
     summary["points"] = [p for p in summary["points"] if p["index"] <= summary["points"][4]["index"]]
     last = summary["points"][4]
-    summary["knee"]["measured"].update(concurrency=last["concurrency_mean"], output_tps=last["output_tps"])
+    summary["knee"]["measured"].update(
+        point=last["index"], concurrency=last["concurrency_mean"], output_tps=last["output_tps"]
+    )
     summary["slo"]["best_point"] = last["index"]
     assert answer_sentences(summary)[1].startswith("The knee was not passed: throughput was highest at the heaviest")
+
+
+def test_a_knee_that_only_overload_reaches_is_not_told_as_a_number_of_users() -> None:
+    summary = synthetic.overloaded_knee()
+    assert answer_sentences(summary)[1] == (
+        "Past 30 users (1,215 output tokens/s), the heaviest load without a growing queue, only overload gives more: "
+        "1,652 at most."
+    )
+    summary["points"] = [p for p in summary["points"] if p["index"] == synthetic.OVERLOADED]
+    summary["slo"].update(best_point=None, reason="no load point met it")
+    assert answer_sentences(summary)[1].startswith("No knee: the queue grew at every load that counts; 1,652 output")
 
 
 def test_a_run_where_all_failed_has_errors_and_no_table() -> None:

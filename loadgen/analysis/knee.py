@@ -13,6 +13,9 @@ CONFIRM_STEP = 1.15
 OVERLOAD_STEP = 1.5  # far enough above capacity for the queue's growth to show in a short window
 BELOW_LIGHTEST = 1.5
 CLOSEST_STEP = 1.05  # rates nearer than this tell nothing new
+BELOW_CAPACITY = 0.93  # where a server should still be stable
+BELOW_OVERLOAD = 0.85  # and how much lower the next try is, when it was not
+MAX_BELOW = 3  # tries to find a stable load near capacity
 MIN_POINTS = 6
 N_RESERVED = 4  # points of the budget that come after the climb: overload, its confirmation, two to refine
 
@@ -74,8 +77,9 @@ def next_rate(history: Sequence[Rung], plan: Sequence[float], max_points: int = 
     """
     if len(history) >= max_points:
         return None
-    if _saturated(history):
-        return _refinement(history)
+    n_climbed = _climb_length(history)
+    if n_climbed is not None:
+        return _refinement(history, n_climbed)
     if history and history[-1].verdict == "NONSTATIONARY":
         return (history[-1].rate_rps or 0.0) * CONFIRM_STEP
     done = max((p.rate_rps or 0.0 for p in history), default=0.0)
@@ -85,9 +89,9 @@ def next_rate(history: Sequence[Rung], plan: Sequence[float], max_points: int = 
     return done * OVERLOAD_STEP
 
 
-def _saturated(history: Sequence[Rung]) -> bool:
-    """Whether the climb is over; once true for the first rungs it stays true for all that follow."""
-    return any(_ends_climb(history[: n + 1]) for n in range(1, len(history)))
+def _climb_length(history: Sequence[Rung]) -> int | None:
+    """How many rungs the climb took, None while it goes on; what follows them is refinement."""
+    return next((n for n in range(2, len(history) + 1) if _ends_climb(history[:n])), None)
 
 
 def _ends_climb(climbed: Sequence[Rung]) -> bool:
@@ -103,7 +107,7 @@ def _ends_climb(climbed: Sequence[Rung]) -> bool:
     ) < SATURATED_GAIN * second
 
 
-def _refinement(history: Sequence[Rung]) -> float | None:
+def _refinement(history: Sequence[Rung], n_climbed: int) -> float | None:
     """The rate that resolves the knee best, and that was not driven yet: if only overloaded points reach 0.9 X_max,
     between the heaviest stable load and capacity; else the middle of the larger gap in concurrency beside the knee; if
     both are closed and points are few, of the widest gap anywhere, or a load below the lightest."""
@@ -112,8 +116,8 @@ def _refinement(history: Sequence[Rung]) -> float | None:
     if knee is None:
         return None
     stable = [p for p in usable if p.verdict != "NONSTATIONARY"]
-    if usable[knee].verdict == "NONSTATIONARY" and stable:
-        below = _new(_below_capacity(usable, stable[-1]), history)
+    if usable[knee].verdict == "NONSTATIONARY" and stable and len(history) < n_climbed + MAX_BELOW:
+        below = _new(_below_capacity(usable, _load(stable[-1])), history)
         if below is not None:
             return below
     beside = [(usable[i], usable[i + 1]) for i in (knee - 1, knee) if 0 <= i < len(usable) - 1]
@@ -124,13 +128,17 @@ def _refinement(history: Sequence[Rung]) -> float | None:
     return middle
 
 
-def _below_capacity(usable: Sequence[Rung], heaviest: Rung) -> float | None:
+def _below_capacity(usable: Sequence[Rung], stable_rps: float) -> float | None:
     """A load above the heaviest stable one that the server should still bear: 7% below what it worked off at best when
-    it was overloaded, or the middle where that is nearer to capacity."""
-    capacity = max(p.achieved_rps or _load(p) for p in usable if p.verdict == "NONSTATIONARY")
-    if capacity <= CLOSEST_STEP**2 * _load(heaviest):
+    it was overloaded; if a load as low as that was overloaded too, 15% below the lowest such one; or the middle, where
+    that is nearer to the top."""
+    overloaded = [p for p in usable if p.verdict == "NONSTATIONARY"]
+    capacity = max(p.achieved_rps or _load(p) for p in overloaded)
+    lowest = min((p.rate_rps for p in overloaded if p.rate_rps and p.rate_rps > stable_rps), default=capacity)
+    top, share = (capacity, BELOW_CAPACITY) if lowest >= capacity else (lowest, BELOW_OVERLOAD)
+    if top <= CLOSEST_STEP**2 * stable_rps:
         return None
-    return max(0.93 * capacity, math.sqrt(_load(heaviest) * capacity))
+    return max(share * top, math.sqrt(stable_rps * top))
 
 
 def _new(rate: float | None, history: Sequence[Rung]) -> float | None:

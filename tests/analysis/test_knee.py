@@ -78,6 +78,42 @@ def test_a_ladder_has_six_points_or_more_and_a_stable_knee_past_which_the_queue_
     assert len({round(p.rate_rps / ratio, 3) for p in history}) == len(history)  # no rate twice
 
 
+def _unsteady(capacity_rps: float, stable_share: float) -> Callable[[float], Rung]:
+    """A batching server whose queue grows from a share of its capacity on: overload gives more than any stable load."""
+    steady = _server(capacity_rps, _batching(capacity_rps))
+
+    def measure(rate_rps: float) -> Rung:
+        if rate_rps < stable_share * capacity_rps:
+            return steady(rate_rps)
+        done_rps = min(0.985 * rate_rps, capacity_rps)
+        waiting = steady(0.97 * done_rps).concurrency + 1e3 * (rate_rps / capacity_rps - stable_share)
+        return Rung(rate_rps, waiting, 100 * done_rps, "NONSTATIONARY", done_rps)
+
+    return measure
+
+
+@pytest.mark.parametrize("stable_share", [0.9, 0.85, 0.8, 0.7])
+@pytest.mark.parametrize("estimate", [0.8, 1.0, 1.3, 2.0])
+@pytest.mark.parametrize(("ratio", "max_points"), [(5.0, 8), (20.0, 8), (100.0, 8), (20.0, 12)])
+def test_a_refinement_that_is_overloaded_too_is_tried_lower_until_a_stable_load_is_near(
+    stable_share, estimate, ratio, max_points
+) -> None:
+    measure = _unsteady(ratio, stable_share)
+    history = _climb(measure, plan_ladder(1.0, estimate * ratio, max_points), max_points)
+    assert len(history) <= max_points
+    heaviest = max(p.rate_rps for p in history if p.verdict == "VALID")
+    assert 0.89 * stable_share * ratio <= heaviest < stable_share * ratio
+    assert len({round(p.rate_rps / ratio, 3) for p in history}) == len(history)
+
+
+def test_a_server_that_bears_nothing_near_capacity_is_tried_three_times_at_most() -> None:
+    measure = _unsteady(20.0, 0.3)
+    history = _climb(measure, [1.0, 4.0, 18.0, 30.0], 40)
+    confirmed = [p.verdict for p in history].index("NONSTATIONARY") + 2
+    assert [p.rate_rps for p in history[confirmed : confirmed + 3]] == pytest.approx([15.3, 13.0, 11.05], abs=0.05)
+    assert len(history) <= 12
+
+
 def test_the_plan_starts_at_one_request_in_flight_and_ends_above_capacity() -> None:
     plan = plan_ladder(2.0, 40.0, 8)
     assert plan[0] == pytest.approx(0.5)

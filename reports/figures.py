@@ -42,6 +42,8 @@ from reports.svg import (
 FAR = 2.5  # a bound further away than this is named at the edge, so that the measured curve stays readable
 NARROW = 500.0  # below this width some words are left out
 ROW = 14.0  # height of one line of labels, points
+LETTER = 5.8  # width of a letter in a label, points
+MARGINS = 70.0  # left and right of the axes, points
 DASHES = {"bandwidth_tps": (5, 3), "compute_tps": (9, 3, 2, 3), "latency_tps": (1.5, 2.5)}
 
 
@@ -176,10 +178,10 @@ def _edges(
 
 def _label_edges(drawn: Plot, edges: list[tuple[float, str]], frame: _Frame) -> None:
     """One row each, the rightmost lowest, so that no text stands between a label and its line."""
-    inner = drawn.width - 70
+    inner = drawn.width - MARGINS
     for row, (at, text) in enumerate(edges):
         inside = np.log(at / frame.low) / np.log(frame.high / frame.low) * inner
-        fits = inside + 5.8 * len(text) < inner
+        fits = inside + LETTER * len(text) < inner
         where = (at if fits else frame.high, frame.top)
         shift = (-3 if fits else 0, 4 + row * ROW)
         note(drawn, text, where, shift, ha="left" if fits else "right", va="bottom", color=MUTED)
@@ -211,7 +213,7 @@ def _verdict_notes(drawn: Plot, run: Run, placed: list[tuple[Point, float, float
     roomy = drawn.width > NARROW
     for kind, text, shift, align in (
         ("NONSTATIONARY", "overloaded: the queue grows" if roomy else "overloaded", (14, 11), "right"),
-        ("INVALID", "invalid", (0, -17), "center"),
+        ("INVALID", "invalid", (-6, 7), "right"),  # above a rising curve, where there is room
     ):
         found = [(x, y) for point, x, y in placed if verdict(point) == kind]
         if kind == "NONSTATIONARY":
@@ -233,19 +235,20 @@ def _feasible(drawn: Plot, summary: Summary, frame: _Frame) -> None:
     start = max(broken, default=frame.low)
     drawn.axes.axvspan(start, end, color=FEASIBLE, linewidth=0, zorder=0.5)
     drawn.axes.axvline(end, color=PALETTE["a"], linewidth=1, zorder=1)
-    note(drawn, f"SLO met up to {short(end)} users", (start, frame.top), (7, -15))
+    ground = {"facecolor": FEASIBLE, "edgecolor": "none", "pad": 1}  # hides a bound that passes there
+    note(drawn, f"SLO met up to {short(end)} users", (start, frame.top), (7, -15), bbox=ground)
 
 
 def _knee(drawn: Plot, run: Run) -> None:
     """The measured knee, ringed; where only overload reaches it, the heaviest load without a growing queue instead."""
     knee, model, state = run.summary["knee"]["measured"], run.summary["knee"]["model"], knee_state(run.summary)
-    last = heaviest_stable(run.summary)
+    last, broken = heaviest_stable(run.summary), " " if drawn.width > NARROW else "\n"
     if state == "passed":
         x, y = knee["concurrency"], knee["output_tps"]
         drawn.axes.plot([x], [y], "o", markersize=15, markerfacecolor="none", markeredgecolor=run.colour, zorder=5)
-        _drop(drawn, run, x, y, f"knee at {short(x)} users")
+        _drop(drawn, run, x, y, f"knee at{broken}{short(x)} users")
     elif state == "overloaded" and last is not None:
-        x, broken = last["concurrency_mean"], " " if drawn.width > NARROW else "\n"
+        x = last["concurrency_mean"]
         _drop(drawn, run, x, last["output_tps"], f"past {short(x)} users only{broken}overload gives more")
     if model and model["concurrency"] and not run.key:
         drawn.axes.plot([model["concurrency"]], [0], "^", color=BOUND, markersize=8, zorder=3, clip_on=False)
@@ -260,10 +263,11 @@ def _drop(drawn: Plot, run: Run, x: float, y: float, text: str) -> None:
 
 
 def _foot(drawn: Plot, text: str, x: float, above: float, colour: str) -> None:
-    """Beside x, `above` the axis, on the side that has room."""
+    """Beside x, `above` the axis; to the right, under the curve, where there is room."""
     low, high = drawn.axes.get_xlim()
-    right = np.log(x / low) > 0.7 * np.log(high / low)
-    note(drawn, text, (x, 0), (-7 if right else 7, above), ha="right" if right else "left", color=colour)
+    room = np.log(high / x) / np.log(high / low) * (drawn.width - MARGINS)
+    fits = 7 + LETTER * max(map(len, text.split("\n"))) < room
+    note(drawn, text, (x, 0), (7 if fits else -7, above), ha="left" if fits else "right", color=colour)
 
 
 def curve_png(summary: Summary, path: Path) -> None:

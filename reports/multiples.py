@@ -106,13 +106,10 @@ def speed(runs: Sequence[Run]) -> Plot | None:
             return user.value, Reading(served.value / per)
 
         found = draw_points(drawn, run, pick)
-        placed += found
-        ends = found[-1:] if run.key else found[:1] + found[1:][-1:]
-        for point, x, y in ends:
+        placed += _name_end(drawn, run, found)
+        for point, x, y in [] if run.key else found[:1] + found[1:][-1:]:
             users = f"{short(point['concurrency_mean'])} users" if point["concurrency_mean"] else ""
-            light = point is found[0][0] and not run.key
-            shift = (2, 8) if light else (9, -3)
-            note(drawn, run.prefix + users, (x, y), shift)
+            note(drawn, users, (x, y), (2, 8) if point is found[0][0] else (9, -3))
     if not placed:
         return None
     drawn.axes.set_xlim(0, max(x for _, x, _ in placed) * 1.25)

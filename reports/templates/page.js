@@ -54,6 +54,14 @@
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") clear(); });
 
+  // Says so where a table is wider than its box; also when a fold is opened or the window changes.
+  const widths = () => document.querySelectorAll(".scroll").forEach((box) => {
+    box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth + 1;
+  });
+  widths();
+  addEventListener("resize", widths);
+  document.addEventListener("toggle", widths, true);
+
   function copied(button, text) {
     const area = document.createElement("textarea");
     area.value = text;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -139,6 +140,21 @@ def test_the_figure_says_of_the_knee_what_the_sentence_says() -> None:
     assert "The ring marks the knee" in run_figures(synthetic.open_loop())["curve"][0].says
 
 
+@pytest.mark.parametrize("size", [(), NARROW])
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name not in ("failed", "nulls")])
+def test_no_label_of_the_curve_lies_on_another_or_on_a_point(name: str, size: tuple[float, ...]) -> None:
+    drawn = curve([Run(BUILDERS[name]())], *size)
+    assert drawn is not None
+    drawn.figure.draw_without_rendering()
+    labels = [(t.get_text(), t.get_window_extent()) for t in drawn.axes.texts if t.get_text()]
+    assert len(labels) >= 2
+    for (first, box), (second, other) in itertools.combinations(labels, 2):
+        assert not box.overlaps(other), (first, second)
+    for mark in drawn.marks:
+        x, y = drawn.axes.transData.transform((mark.x, mark.y))
+        assert not [text for text, box in labels if box.contains(x, y)], mark.text
+
+
 def test_a_drawing_follows_the_theme_and_keeps_its_text_searchable(sources: dict[str, str]) -> None:
     drawing = re.search(r'<svg class="plot".*?</svg>', sources["open"], flags=re.S)
     assert drawing is not None
@@ -257,6 +273,17 @@ def test_the_stored_summaries_are_those_of_the_builder(name: str) -> None:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+def title_when_shown(path: Path, *flags: str) -> tuple[str, str]:
+    """(title of the page after two virtual seconds in a browser, the browser's log)."""
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={path.parent}/profile",
+               "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--dump-dom",
+               "--virtual-time-budget=2000", *flags, path.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None
+    return title[1], done.stderr
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium: the page's script is not run")
 def test_the_script_runs_without_an_error_and_focus_marks_the_point_in_every_figure(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
@@ -271,14 +298,25 @@ def test_the_script_runs_without_an_error_and_focus_marks_the_point_in_every_fig
     text = path.read_text(encoding="utf-8").replace("</body>", probe)
     watch = "<script>window.failures = 0; addEventListener('error', () => { window.failures += 1; });</script>"
     path.write_text(text.replace("<style>", watch + "<style>", 1), encoding="utf-8")
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
-               "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--dump-dom",
-               path.as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
-    title = re.search(r"<title>(.*?)</title>", done.stdout)
-    assert title is not None
-    _, failures, _, tip, _, on, _, everywhere = title[1].split("|")
+    title, log = title_when_shown(path)
+    _, failures, _, tip, _, on, _, everywhere = title.split("|")
     assert failures == "0"
     assert tip == "6.20 requests/s, warn"
     assert int(on) == int(everywhere) >= 8
-    assert "CONSOLE" not in done.stderr
+    assert "CONSOLE" not in log
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: the page's script is not run")
+def test_a_table_that_is_wider_than_the_screen_says_so_and_one_that_fits_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(synthetic.open_loop(), path)
+    probe = """<script>
+      setTimeout(() => document.querySelectorAll("details").forEach((fold) => { fold.open = true; }), 100);
+      setTimeout(() => { document.title = [...document.querySelectorAll(".scroll")].slice(0, 3)
+        .map((box) => [box.scrollWidth > box.clientWidth + 1, box.previousElementSibling.hidden].join("-")).join("|");
+      }, 500);
+    </script></body>"""
+    path.write_text(path.read_text(encoding="utf-8").replace("</body>", probe), encoding="utf-8")
+    # Load points, a fold that was opened later, the certificate.
+    assert title_when_shown(path, "--window-size=500,900")[0].split("|") == ["true-false"] * 3
+    assert title_when_shown(path, "--window-size=1440,900")[0].split("|") == ["false-true"] * 3

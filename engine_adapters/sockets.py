@@ -64,6 +64,11 @@ def kernel_stamps() -> bool:
     return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and sys.maxsize > 2**32
 
 
+def ask_for_stamps(sock: socket.socket) -> None:
+    """Have the kernel stamp what the socket receives."""
+    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_SOFTWARE | REPORT_SOFTWARE)
+
+
 class WallClock:
     """Maps the kernel's stamps, which are wall-clock time, to the monotonic clock."""
 
@@ -95,10 +100,13 @@ class StampedSockets:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.vector = [self.buffer]
         self._loop.add_reader(self._epoll.fileno(), self._wake)
+        # The kernel stamps while any socket asks for it, and begins a moment after the first one does.
+        self._keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        ask_for_stamps(self._keeper)
 
     def add(self, sock: socket.socket, reader: Reader) -> StampedLink:
         """Take over a connected, non-blocking socket."""
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_SOFTWARE | REPORT_SOFTWARE)
+        ask_for_stamps(sock)
         link = StampedLink(self, sock, reader)
         self._links[sock.fileno()] = link
         self._epoll.register(sock.fileno(), select.EPOLLIN)
@@ -121,6 +129,7 @@ class StampedSockets:
         else:
             self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
+        self._keeper.close()
 
     def _read_ready(self) -> int:
         ready = self._epoll.poll(0, READS_A_TURN)

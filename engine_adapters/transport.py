@@ -7,6 +7,7 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
@@ -83,6 +84,16 @@ class HttpClient:
         await self._client.aclose()
         if self._wire is not None:
             await self._wire.close()
+
+    async def warm(self, path: str, n_connections: int) -> None:
+        """Have so many connections ready for streams to `path`; a server that opens none shows it with the load."""
+        if self._pulls:
+            return
+        if path not in self._heads:
+            await self._make_head(path)
+        assert self._wire is not None
+        with suppress(WireError):
+            await self._wire.warm(n_connections)
 
     async def get(self, path: str) -> Reply:
         """GET; raises PreflightError with a sentence for the user when there is no answer."""

@@ -40,6 +40,8 @@ class Server:
         if self.usage:
             outcome.prompt_tokens = sum(-(-len(word) // 3) for word in words) + 7
 
+    async def warm(self, n_connections: int) -> None: ...
+
     async def close(self) -> None:
         pass
 

@@ -11,6 +11,10 @@ from loadgen.analysis.evidence import Check, CheckVerdict, Evidence, advise, gra
 VERY_LATE_S, VERY_LATE_SHARE = 0.050, 0.01
 WRITER_LAG_LIMIT_S = 1.0
 CPU_LIMIT = 0.8
+STALL_WARN_S, STALL_LIMIT_S = 0.100, 0.250
+GC_WARN_S = 0.010
+STAMP_SOURCES_MIXED = 0.01
+LAG_WARN_S = 0.020
 
 
 def lateness(e: Evidence) -> Check:
@@ -45,14 +49,60 @@ def offered_load(e: Evidence) -> Check:
 
 
 def loop_lag(e: Evidence) -> Check:
-    """p99 lag of a probe that wants to wake every 10 ms, against the lateness limit."""
-    limit = f"warn {e.lateness_limit_s * 500:.1f} ms, invalid {e.lateness_limit_s * 1000:.1f} ms"
+    """p99 lag of a probe that wants to wake every 10 ms, against the lateness limit; and its longest lag.
+
+    For so long nothing was sent and nothing was read. A single stall is too rare for a p99, and still makes a hole.
+    """
+    limit = f"warn {e.lateness_limit_s * 500:.1f} ms, invalid {e.lateness_limit_s * 1000:.1f} ms, once 250 ms"
     lag = e.log.loop_lag_p99_s
     if lag is None:
         return Check("loop lag", "n/a", None, limit, "The event loop was not probed.")
-    verdict = grade(lag, e.lateness_limit_s / 2, e.lateness_limit_s)
-    text = f"The client's event loop woke up to {lag * 1000:.2f} ms late (p99)."
-    return Check("loop lag", verdict, lag, limit, text + advise(verdict, "The client is short of CPU."))
+    stall = e.log.loop_stall_max_s or 0.0
+    usual, worst = grade(lag, e.lateness_limit_s / 2, e.lateness_limit_s), grade(stall, STALL_WARN_S, STALL_LIMIT_S)
+    verdict = usual if SEVERITY[usual] >= SEVERITY[worst] else worst
+    text = f"The client's event loop woke {lag * 1000:.2f} ms late (p99), {stall * 1000:.0f} ms at worst."
+    advice = "The client is short of CPU, or something blocked its event loop."
+    return Check("loop lag", verdict, lag, limit, text + advise(verdict, advice))
+
+
+def garbage_collection(e: Evidence) -> Check:
+    """Pauses by Python's garbage collector, which is switched off while a point runs."""
+    limit, longest = f"warn {GC_WARN_S * 1000:.0f} ms", e.log.gc_pause_max_s
+    if longest is None:
+        return Check("garbage collection", "n/a", None, limit, "Pauses were not recorded.")
+    verdict = "warn" if longest > GC_WARN_S else "pass"
+    text = f"{e.log.gc_pauses} garbage collections, the longest {longest * 1000:.2f} ms."
+    return Check("garbage collection", verdict, longest, limit, text)
+
+
+def receive_stamps(e: Evidence) -> Check:
+    """Where the instants of reads come from, and how long received bytes waited until the client read them.
+
+    With the kernel's stamps the wait is in no latency; but tokens that wait together are read together, and share the
+    instant of the last. Two sources in one point are not comparable with each other.
+    """
+    limit = (
+        f"warn: mixed over {STAMP_SOURCES_MIXED:.0%}, or a wait of {LAG_WARN_S * 1000:.0f} ms in half of the requests"
+    )
+    n_reads = sum(r.reads_total for r in e.measured)
+    if not n_reads:
+        return Check("receive stamps", "n/a", None, limit, "The source of the instants was not recorded.")
+    share = sum(r.reads_kernel_stamped for r in e.measured) / n_reads
+    if share <= STAMP_SOURCES_MIXED:
+        text = "Instants are those of the reads: the kernel gives no receive stamps here (TLS, a proxy or the system)."
+        return Check("receive stamps", "pass", share, limit, text)
+    lags = [r.read_lag_max_ns / 1e9 for r in e.measured if r.reads_kernel_stamped]
+    p50, p99 = np.percentile(lags, [50, 99])
+    verdict: CheckVerdict = "warn" if share < 1 - STAMP_SOURCES_MIXED or p50 > LAG_WARN_S else "pass"
+    text = (
+        f"{share:.1%} of {n_reads:,} reads carry the kernel's receive stamp. The longest that a request's bytes waited "
+        f"to be read was {p50 * 1000:.2f} ms (p50), {p99 * 1000:.2f} ms (p99); this is in no latency."
+    )
+    advice = "The client is short of CPU: tokens that waited together share one instant."
+    return Check("receive stamps", verdict, share, limit, text + advise(verdict, advice))
+
+
+SEVERITY = {"pass": 0, "warn": 1, "invalid": 2}
 
 
 def client_cpu(e: Evidence) -> Check:

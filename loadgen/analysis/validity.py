@@ -47,6 +47,8 @@ CHECKS: tuple[Callable[[Evidence], Check], ...] = (
     client_checks.lateness,
     client_checks.offered_load,
     client_checks.loop_lag,
+    client_checks.garbage_collection,
+    client_checks.receive_stamps,
     client_checks.client_cpu,
     client_checks.shed,
     client_checks.records_writing,

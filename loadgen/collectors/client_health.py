@@ -1,4 +1,4 @@
-"""What the client did to itself during a point: how late its loop woke and how much CPU it used."""
+"""What the client did to itself during a point: how late its loop woke, its garbage collections, and its CPU."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ class ClientHealth:
         self._started_ns = clock.now_ns()
         self._cpu_s = time.process_time()
         self._lags_ns: list[int] = []
+        self._gc_started_ns = 0
+        self.gc_pauses = 0
+        self.gc_pause_max_s = 0.0
 
     async def probe(self) -> None:
         """Run until cancelled."""
@@ -33,6 +36,18 @@ class ClientHealth:
     def loop_lag_p99_s(self) -> float | None:
         """99th percentile of the probe's lateness, in seconds; None before the first tick."""
         return float(np.percentile(self._lags_ns, 99)) / 1e9 if self._lags_ns else None
+
+    def loop_stall_max_s(self) -> float | None:
+        """The probe's longest lateness, in seconds: so long nothing was sent or read. None before the first tick."""
+        return max(self._lags_ns) / 1e9 if self._lags_ns else None
+
+    def on_gc(self, phase: str, _info: dict[str, int]) -> None:
+        """Called by the garbage collector (`gc.callbacks`), which the generator has switched off."""
+        if phase == "start":
+            self._gc_started_ns = self._clock.now_ns()
+        else:
+            self.gc_pauses += 1
+            self.gc_pause_max_s = max(self.gc_pause_max_s, (self._clock.now_ns() - self._gc_started_ns) / 1e9)
 
     def cpu_share(self) -> float | None:
         """Process CPU time over wall time: 1.0 is one whole core."""

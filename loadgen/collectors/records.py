@@ -30,7 +30,9 @@ class RequestRecord:
     intended_wall_s: float
     dispatched_at_ns: int | None = None
     sent_at_ns: int | None = None
-    connected_at_ns: int | None = None  # set when this request opened a new connection
+    resolved_at_ns: int | None = None  # set when this request looked the server's name up
+    tcp_connected_at_ns: int | None = None
+    connected_at_ns: int | None = None  # set when this request opened a new connection; TLS is ready
     headers_at_ns: int | None = None
     first_token_at_ns: int | None = None
     first_answer_at_ns: int | None = None
@@ -94,4 +96,7 @@ class PointLog:
     writer_backlog_limit: int
     writer_lag_max_s: float  # longest a record waited before it reached the disk
     interrupted: bool = False
+    loop_stall_max_s: float | None = None  # the probe's longest lag
+    gc_pause_max_s: float | None = None  # longest garbage collection
+    gc_pauses: int | None = None
     arrivals: str | dict[str, Any] = "poisson"  # the asked process, for the check at the socket

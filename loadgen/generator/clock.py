@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from time import monotonic_ns, time
 from typing import Protocol
 
 import anyio
 
-# Event-loop timers are rounded to whole milliseconds: the last stretch before a deadline is spent in short yields.
-COARSE_NS = 1_200_000
+from loadgen.generator.timer_fd import TimerFd
+
+# What wakes us is late by some 50 to 100 us (a timer descriptor) or by a millisecond (the event loop's own timers): so
+# much before a deadline we are awake and yield to the other tasks until it has come. At 200 sends a second this costs
+# 3% of a core with a timer descriptor and 15% without.
+SPIN_NS = 100_000
+COARSE_SPIN_NS = 1_200_000
 
 
 class Clock(Protocol):
@@ -32,7 +38,15 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The machine's clock."""
+    """The machine's clock; one task at a time sleeps by the timer descriptor, where there is one."""
+
+    def __init__(self) -> None:
+        self._timer: TimerFd | None = None
+        try:
+            self._timer = TimerFd()
+        except OSError:
+            return
+        weakref.finalize(self, self._timer.close)
 
     def now_ns(self) -> int:
         """Monotonic nanoseconds."""
@@ -43,10 +57,15 @@ class MonotonicClock:
         return time()
 
     async def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Sleep coarsely, then yield to the other tasks until the deadline has come."""
-        remaining_ns = deadline_ns - monotonic_ns()
-        if remaining_ns > COARSE_NS:
-            await anyio.sleep((remaining_ns - COARSE_NS) / 1e9)
+        """Sleep until shortly before the deadline, then yield to the other tasks until it has come."""
+        timer, self._timer = self._timer, None
+        try:
+            if timer:
+                await timer.wait_until_ns(deadline_ns - SPIN_NS)
+            elif (left_ns := deadline_ns - COARSE_SPIN_NS - monotonic_ns()) > 0:
+                await anyio.sleep(left_ns / 1e9)
+        finally:
+            self._timer = self._timer or timer
         while monotonic_ns() < deadline_ns:
             await anyio.sleep(0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,22 +14,22 @@ class InFlight:
     def __init__(self, start_ns: int) -> None:
         self.value = 0
         self.peak = 0
-        self._at_ns = [start_ns]
-        self._values = [0]
+        self._at_ns = array("q", [start_ns])
+        self._steps = array("b", [0])
 
     def enter(self, at_ns: int) -> None:
         """A request goes out."""
         self._change(at_ns, 1)
 
     def leave(self, at_ns: int) -> None:
-        """A request has ended, in whatever way."""
+        """A request has ended, in whatever way; its end may be noticed, and told here, a little later than it was."""
         self._change(at_ns, -1)
 
     def _change(self, at_ns: int, step: int) -> None:
         self.value += step
         self.peak = max(self.peak, self.value)
         self._at_ns.append(at_ns)
-        self._values.append(self.value)
+        self._steps.append(step)
 
     def mean(self, start_ns: int, end_ns: int) -> float | None:
         """Time average over [start, end); None when the interval is empty."""
@@ -44,7 +46,8 @@ class InFlight:
     def _area(self, until_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Integral of the counter from its start to each instant."""
         at = np.asarray(self._at_ns, dtype=np.int64)
-        values = np.asarray(self._values, dtype=np.float64)
+        order = np.argsort(at, kind="stable")
+        at, values = at[order], np.cumsum(np.asarray(self._steps, dtype=np.float64)[order])
         area = np.concatenate(([0.0], np.cumsum(values[:-1] * np.diff(at))))
         step = np.clip(np.searchsorted(at, until_ns, side="right") - 1, 0, None)
         result: npt.NDArray[np.float64] = area[step] + values[step] * np.maximum(until_ns - at[step], 0)

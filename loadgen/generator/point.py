@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from array import array
+from bisect import bisect
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,6 +23,7 @@ from loadgen.generator.in_flight import InFlight
 from loadgen.scenario.schedule import PlannedRequest, PointSchedule
 
 BIN_S = 0.1
+WARM_S = 0.1
 
 
 class Sink(Protocol):
@@ -142,6 +144,16 @@ class PointRun:
         """When waiting for measured requests ends; what is in flight then is censored."""
         return self.window_end_ns + round(self.schedule.cooldown_s * 1e9)
 
+    def connections_at_start(self) -> int:
+        """Connections to open before t0: one for each user, or for the busiest tenth of a second of the arrivals.
+
+        The warm-up opens the rest. Many more than are needed would harm servers that give each connection a thread.
+        """
+        if self.schedule.mode != "open":
+            return min(self.schedule.concurrency or 0, len(self.schedule.requests))
+        at_s = [planned.at_s for planned in self.schedule.requests]
+        return max((bisect(at_s, start_s + WARM_S) - i for i, start_s in enumerate(at_s)), default=0)
+
     def wall_s(self, at_ns: int) -> float:
         """UTC epoch seconds of a monotonic instant: one anchor for each point."""
         return self.t0_wall_s + (at_ns - self.t0_ns) / 1e9
@@ -160,7 +172,7 @@ class PointRun:
             )
             finished = True
         finally:
-            self.in_flight.leave(self.clock.now_ns())
+            self.in_flight.leave(outcome.stream_end_at_ns or self.clock.now_ns())
             self._close(record, outcome, finished)
 
     def shed(self, planned: PlannedRequest, phase: Phase, intended_ns: int) -> None:
@@ -237,6 +249,9 @@ class PointRun:
             in_flight_bins=self.in_flight.bins(self.t0_ns, closed_ns, round(BIN_S * 1e9)),
             loop_lag_p99_s=health.loop_lag_p99_s(),
             client_cpu_share=health.cpu_share(),
+            loop_stall_max_s=health.loop_stall_max_s(),
+            gc_pause_max_s=health.gc_pause_max_s,
+            gc_pauses=health.gc_pauses,
             writer_backlog_max=self.sink.backlog_max,
             writer_backlog_limit=self.sink.backlog_limit,
             writer_lag_max_s=self.sink.lag_max_s,
@@ -249,6 +264,8 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
     """Copy an outcome's instants and counts into the record."""
     for name in (
         "sent_at_ns",
+        "resolved_at_ns",
+        "tcp_connected_at_ns",
         "connected_at_ns",
         "headers_at_ns",
         "first_token_at_ns",
@@ -277,6 +294,7 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
 async def watch_point(run: PointRun, drive: Callable[[PointRun], Awaitable[None]], lead_ns: int) -> PointLog:
     """Run `drive` with a quiet runtime and a loop probe; log the point even when it is interrupted."""
     interrupted = True
+    await run.adapter.warm(run.connections_at_start())
     with quiet_runtime():
         async with watched(run.clock) as health:
             run.begin(lead_ns)
@@ -291,13 +309,15 @@ async def watch_point(run: PointRun, drive: Callable[[PointRun], Awaitable[None]
 
 @asynccontextmanager
 async def watched(clock: Clock) -> AsyncIterator[ClientHealth]:
-    """Probe the event loop for the length of the block."""
+    """Probe the event loop, and listen to the garbage collector, for the length of the block."""
     health = ClientHealth(clock)
+    gc.callbacks.append(health.on_gc)
     async with anyio.create_task_group() as probes:
         probes.start_soon(health.probe)
         try:
             yield health
         finally:
+            gc.callbacks.remove(health.on_gc)
             probes.cancel_scope.cancel()
 
 

@@ -34,6 +34,8 @@ class FakeAdapter:
         outcome.finish_reason = "length"
         outcome.stream_end_at_ns = token_ns
 
+    async def warm(self, n_connections: int) -> None: ...
+
     async def close(self) -> None:
         pass
 

@@ -11,17 +11,18 @@ import click
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("compare.html"), show_default=True, metavar="FILE")
+@click.option("--force", is_flag=True, help="Replace the page if it exists.")
 @click.option("--names", metavar="A,B", help="What to call the two [engine and model].")
-def compare(run_a: Path, run_b: Path, out: Path, names: str | None) -> None:
+def compare(run_a: Path, run_b: Path, out: Path, force: bool, names: str | None) -> None:
     """Lay the runs in folders RUN_A and RUN_B over each other: curves, ratios, and every difference in conditions."""
     from loadgen.commands.common import UsageProblem
     from loadgen.commands.problems import users_problems
-    from loadgen.commands.writing import check_writable, whole
+    from loadgen.commands.writing import check_new, whole
     from loadgen.run_summary import summarize_folder
     from reports.compare_page import compare_text, write_compare
 
     with users_problems():
-        check_writable(out)
+        check_new(out, force)
         a, b = (summarize_folder(folder, save=False) for folder in (run_a, run_b))
     called = tuple(names.split(",")) if names else default_names(a, b, run_a, run_b)
     if len(called) != 2 or not all(name.strip() for name in called):

@@ -8,6 +8,7 @@ from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
+from loadgen.commands.common import UsageProblem
 from reports.page import write_report
 
 REPORT = "report.html"
@@ -27,6 +28,13 @@ def whole(path: Path, write: Callable[[Path], object]) -> None:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def check_new(path: Path | None, force: bool) -> None:
+    """As `check_writable`, and a page that exists is only replaced with `force`; raises OSError or UsageProblem."""
+    if path is not None and path.is_file() and not force:
+        raise UsageProblem(f"--out {path} exists already; choose another file, or give --force to replace it")
+    check_writable(path)
 
 
 def check_writable(path: Path | None) -> None:

@@ -111,3 +111,21 @@ def test_a_folder_and_a_bottomless_file_are_no_scenarios(tmp_path: Path) -> None
 
 def test_a_page_can_not_take_the_place_of_a_folder(tmp_path: Path) -> None:
     check(invoke("compare", "a", "b", "--out", str(tmp_path)), 2, "is a folder")
+
+
+@pytest.mark.parametrize("args", [["compare", "a", "b"], ["report", "a"]])
+def test_a_page_that_exists_is_not_replaced_unasked(args: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "mine.html"
+    page.write_text("mine")
+    result = invoke(*args, "--out", str(page))
+    check(result, 2, f"--out {page} exists already; choose another file, or give --force to replace it")
+    assert len(result.output.splitlines()) == 1
+    check(invoke(*args, "--out", str(page), "--force"), 2, "not a run folder")  # on to the next thing that is wrong
+    assert page.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_the_default_page_is_not_replaced_unasked_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "compare.html").write_text("mine")
+    check(invoke("compare", "a", "b"), 2, "compare.html exists already")

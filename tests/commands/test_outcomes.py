@@ -111,6 +111,12 @@ def test_two_runs_of_a_scenario_have_one_schedule_and_other_words(tmp_path: Path
     result = invoke("compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page))
     assert result.exit_code == 0, result.output
     assert page.stat().st_size > 10_000
+    page.write_text("mine")
+    again = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page)]
+    assert invoke(*again).exit_code == 2
+    assert page.read_text() == "mine"
+    assert invoke(*again, "--force").exit_code == 0
+    assert page.stat().st_size > 10_000
 
 
 def test_dry_run_prints_the_schedule_and_sends_nothing(tmp_path: Path) -> None:

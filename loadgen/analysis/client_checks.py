@@ -72,7 +72,8 @@ def garbage_collection(e: Evidence) -> Check:
         return Check("garbage collection", "n/a", None, limit, "Pauses were not recorded.")
     verdict = "warn" if longest > GC_WARN_S else "pass"
     text = f"{e.log.gc_pauses} garbage collections, the longest {longest * 1000:.2f} ms."
-    return Check("garbage collection", verdict, longest, limit, text)
+    advice = "Something collects garbage while sends are due."
+    return Check("garbage collection", verdict, longest, limit, text + advise(verdict, advice))
 
 
 def receive_stamps(e: Evidence) -> Check:

@@ -75,6 +75,9 @@ def test_sends_that_were_not_made_count_against_the_client(missing: int, expecte
     [
         ({"loop_lag_p99_s": 0.006}, "loop lag", "warn"),
         ({"loop_lag_p99_s": 0.011}, "loop lag", "invalid"),
+        ({"loop_stall_max_s": 0.12}, "loop lag", "warn"),
+        ({"loop_stall_max_s": 0.26}, "loop lag", "invalid"),
+        ({"gc_pause_max_s": 0.02, "gc_pauses": 1}, "garbage collection", "warn"),
         ({"client_cpu_share": 0.85}, "client CPU", "warn"),
         ({"writer_backlog_max": 5000}, "records writing", "invalid"),
         ({"writer_lag_max_s": 1.2}, "records writing", "invalid"),
@@ -88,7 +91,23 @@ def test_the_generators_own_counts_are_judged(changes: dict[str, Any], name: str
     certificate = judge(healthy(), changes)
     assert verdict_of(certificate, name) == expected
     assert certificate.verdict == {"warn": "WARN", "invalid": "INVALID"}[expected]
-    assert len(next(c.text for c in certificate.checks if c.name == name).split(".")) > 2  # evidence, then advice
+    assert len(next(c.text for c in certificate.checks if c.name == name).split(". ")) > 1  # evidence, then advice
+
+
+@pytest.mark.parametrize(
+    ("stamped", "lag_ms", "expected", "said"),
+    [
+        (6, 1, "pass", "100.0% of 2,400 reads"),
+        (0, 0, "pass", "no receive stamps"),
+        (3, 1, "warn", "50.0%"),
+        (6, 30, "warn", "30.00 ms (p50)"),
+    ],
+)
+def test_the_source_of_the_instants_is_told_and_not_mixed(stamped: int, lag_ms: int, expected: str, said: str) -> None:
+    records = healthy(reads_total=6, reads_kernel_stamped=stamped, read_lag_max_ns=lag_ms * 1_000_000)
+    (check,) = [check for check in judge(records).checks if check.name == "receive stamps"]
+    assert check.verdict == expected
+    assert said in check.text
 
 
 def test_anything_shed_makes_the_point_invalid() -> None:

@@ -11,21 +11,18 @@ import asyncio
 import gc
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from engine_adapters.mock.process import MockServer, build
+
 TOKENS = 128
-EXTRA_EVENTS = 3  # finish, usage and [DONE]
+EXTRA_EVENTS = 4  # role, finish, usage and [DONE]
 CLIENTS = ("httpx", "asyncio", "uvloop")
 
 
@@ -45,40 +42,23 @@ WORKLOADS = {
 }
 
 
-def build(folder: str) -> list[str]:
-    """The command that starts the mock server, without its argument."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler and sys.platform == "linux":
-        subprocess.run([compiler, "-O2", "-o", f"{folder}/mockserver", HERE / "mockserver.c"], check=True)
-        return [f"{folder}/mockserver"]
-    print("no C compiler: the Python mock server is slower than the client that it should measure", file=sys.stderr)
-    return [sys.executable, str(HERE / "mock_server.py")]
+def core(which: int) -> set[int] | None:
+    """One core of those that this process may use; None where it can't be chosen."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[which % len(cores)]}
 
 
-@contextmanager
-def serving(command: list[str], itl_ms: float) -> Iterator[str]:
-    """The server's URL; it runs on the first core."""
-    child = subprocess.Popen([*command, str(itl_ms)], stdout=subprocess.PIPE, text=True)
-    pin(child.pid, 0)
-    assert child.stdout is not None
-    try:
-        yield f"http://127.0.0.1:{child.stdout.readline().strip()}"
-    finally:
-        child.terminate()
-        child.wait()
-        child.stdout.close()
-
-
-def pin(pid: int, which: int) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(pid, {cores[which % len(cores)]})
+def pin_client() -> None:
+    if (cores := core(1)) is not None:
+        os.sched_setaffinity(0, cores)
 
 
 def measure(client: str, url: str, users: int, n_requests: int) -> float:
     """CPU seconds of a process of its own."""
     command = [sys.executable, __file__, "--child", client, url, str(users), str(n_requests)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=lambda: pin(0, 1))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=pin_client)
     return float(json.loads(done.stdout)["cpu_s"])
 
 
@@ -132,20 +112,22 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=CLIENTS)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     args = parser.parse_args()
+    how = build()
+    if how.note:
+        print(how.note, file=sys.stderr)
     print(f"{'workload':9}{'client':9}{'us/event':>10}{'us/request':>12}   spread of us/event")
-    with tempfile.TemporaryDirectory() as folder:
-        command = build(folder)
-        for name in args.workloads:
-            with serving(command, WORKLOADS[name].itl_ms) as url:
-                for client in args.clients:
-                    costs = [slope_us(client, url, WORKLOADS[name]) for _ in range(args.repeats)]
-                    events = [cost / (TOKENS + EXTRA_EVENTS) for cost in costs]
-                    middle = statistics.median(events)
-                    print(
-                        f"{name:9}{client:9}{middle:10.2f}{statistics.median(costs):12.0f}"
-                        f"   {min(events):.2f} to {max(events):.2f}",
-                        flush=True,
-                    )
+    for name in args.workloads:
+        itl_ms = WORKLOADS[name].itl_ms
+        with MockServer(ttft_ms=itl_ms, itl_ms=itl_ms, phase=True, cores=core(0), how=how) as mock:
+            for client in args.clients:
+                costs = [slope_us(client, mock.url, WORKLOADS[name]) for _ in range(args.repeats)]
+                events = [cost / (TOKENS + EXTRA_EVENTS) for cost in costs]
+                middle = statistics.median(events)
+                print(
+                    f"{name:9}{client:9}{middle:10.2f}{statistics.median(costs):12.0f}"
+                    f"   {min(events):.2f} to {max(events):.2f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 # a missing install would otherwise look like a passed suite.
 LISTED_SKIPS = (
     "shared/",  # published points and cases that lie beside some checkouts only
+    "C compiler",  # the mock server's C file; its Python twin is tested everywhere
     "chromium",  # the rendered page is looked at where a browser is installed
 )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, Protocol
 
 ErrorClass = Literal[
@@ -14,19 +15,42 @@ ErrorClass = Literal[
     "connect_timeout",
     "read_timeout",  # the server was silent for longer than the read timeout
     "total_timeout",
-    "disconnected",  # the stream ended without [DONE] or a finish reason
+    "disconnected",  # the stream ended without its terminal mark or a finish reason
     "http_status",  # any status that is not 2xx
     "stream_error",  # an error object inside a 200 stream
     "protocol",  # bytes that are not the API's
     "empty",  # a complete stream without one token
 ]
 
-TokenSource = Literal["usage", "events"]
+API_ALIASES = {"chat": "openai-chat", "completions": "openai-completions", "responses": "openai-responses"}
+OPENAI_APIS = ("openai-chat", "openai-completions")
+API_NAMES = (
+    "openai-chat",
+    "openai-completions",
+    "openai-responses",
+    "azure",
+    "anthropic",
+    "sglang",
+    "tgi",
+    "llama-cpp",
+    "ollama",
+    "triton",
+    "embeddings",
+    "rerank",
+    "template",
+)
+
+# Where a count of output tokens comes from, best first: the server's usage; ids, logprobs or counters that it put into
+# the events; the text counted with a local tokenizer; token events.
+TokenSource = Literal["usage", "event_counts", "tokenizer", "events"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as the generator hands it over; `prompt` is complete text."""
+    """One request as the generator hands it over; `prompt` is complete text.
+
+    `ignore_eos` asks for an answer of exactly `max_tokens`, where the API has a field for that.
+    """
 
     prompt: str
     max_tokens: int
@@ -40,7 +64,10 @@ class StreamOutcome:
     `read_at_ns[i]`, `read_events[i]` and `read_bytes[i]` are instant, token events and bytes of the i-th socket read
     that carried at least one token event. Tokens of one read share its instant, which is the kernel's receive stamp
     where there is one, else the moment the bytes were read. `reads_total` counts all reads of the answer,
-    `reads_kernel_stamped` those with a kernel stamp.
+    `reads_kernel_stamped` those with a kernel stamp. `read_tokens[i]` is how many tokens the i-th of these reads
+    brought, where the server told it event by event; empty where it did not.
+
+    An API without tokens (embeddings, rerank) has no token event; its answer's arrival is `last_token_at_ns`.
     """
 
     sent_at_ns: int | None = None  # just before the write that hands the request to an open socket
@@ -58,13 +85,19 @@ class StreamOutcome:
     reads_total: int = 0
     reads_kernel_stamped: int = 0
     read_lag_max_ns: int = 0  # longest that received bytes waited in the kernel until they were read
+    read_tokens: array[int] = field(default_factory=lambda: array("i"))
     n_token_events: int = 0
     http_status: int | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None  # from usage
-    cached_tokens: int | None = None  # from usage.prompt_tokens_details
-    completion_tokens: int | None = None  # from usage; zero after tokens came is stored as None
-    text: str = ""
+    cached_tokens: int | None = None  # from usage: prompt tokens that came out of the prefix cache
+    completion_tokens: int | None = None  # from usage, reasoning included; a zero is not believed
+    reasoning_tokens: int | None = None  # from usage, where the server counts them apart
+    counted_tokens: int | None = None  # from token ids, logprobs or counters inside the events
+    local_tokens: int | None = None  # text, reasoning and tool calls counted with a local tokenizer
+    server_decode_s: float | None = None  # the server's own figure for writing the answer
+    text: str = ""  # of the first choice; reasoning and tool calls are in `hidden_text`
+    hidden_text: str = ""
     error_class: ErrorClass | None = None
     error: str | None = None
 
@@ -75,17 +108,32 @@ class StreamOutcome:
 
     @property
     def output_tokens(self) -> int | None:
-        """Tokens received: the last believable usage block, else token events; None when nothing came."""
-        if self.completion_tokens:
-            return self.completion_tokens
-        return self.n_token_events or None
+        """Tokens received, from the best source there is (see `TokenSource`); None when nothing came."""
+        counts = self.completion_tokens or self.counted_tokens or self.local_tokens
+        return counts or self.n_token_events or None
 
     @property
     def output_tokens_source(self) -> TokenSource | None:
         """Where `output_tokens` comes from."""
         if self.completion_tokens:
             return "usage"
+        if self.counted_tokens:
+            return "event_counts"
+        if self.local_tokens:
+            return "tokenizer"
         return "events" if self.n_token_events else None
+
+    def fail(self, error_class: ErrorClass, message: str) -> None:
+        """Record the first fault of a request; later ones are its consequences."""
+        if self.error_class is None:
+            self.error_class = error_class
+            # A server's text may hold control characters, which no terminal and no page should get.
+            self.error = "".join(c if c.isprintable() else " " for c in message)
+
+
+def adapter_entry_points() -> dict[str, EntryPoint]:
+    """Adapters in installed packages, by name: the entry points of the group `openloop.adapters`."""
+    return {point.name: point for point in entry_points(group="openloop.adapters")}
 
 
 class Adapter(Protocol):
@@ -102,6 +150,10 @@ class Adapter(Protocol):
         place, so that a cancelled request keeps the instants that it had reached. `request_id` travels as the
         header `x-request-id`.
         """
+        ...
+
+    async def warm(self, n_connections: int) -> None:
+        """Open so many connections before the first request is due, as far as the server allows."""
         ...
 
     async def close(self) -> None:

@@ -1,18 +1,19 @@
-"""The OpenAI API, chat and completions, streamed: what to send, and what each event of the answer means."""
+"""The OpenAI API, chat and completions (vLLM, SGLang, llama.cpp, LM Studio, mlx-lm and most others), and Azure's."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from engine_adapters.base import Request, StreamOutcome
-from engine_adapters.sse import SSEParser
-from engine_adapters.transport import HttpClient, error_message, fail
+from engine_adapters.base import Request
+from engine_adapters.dialect import Asking, Dialect, DialectAdapter
+from engine_adapters.stream import Answer, text_of
+from engine_adapters.transport import HttpClient
 
-Api = Literal["chat", "completions"]
-PATHS: dict[Api, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+AZURE_API_VERSION = "2024-10-21"
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -21,16 +22,21 @@ class Delta(msgspec.Struct, gc=False):
     content: Any = None
     refusal: Any = None
     tool_calls: Any = None
+    function_call: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
 
 
 class Choice(msgspec.Struct, gc=False):
-    """One choice of an event; `text` is the completions API's."""
+    """One choice of an event; `text` is the completions API's, `message` that of an answer that is not streamed."""
 
     delta: Delta | None = None
+    message: Delta | None = None
     text: Any = None
-    finish_reason: str | None = None
+    index: Any = 0
+    finish_reason: Any = None
+    token_ids: Any = None
+    logprobs: Any = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -42,136 +48,162 @@ class Event(msgspec.Struct, gc=False):
 
 
 decode_event = msgspec.json.Decoder(Event).decode
-NO_DELTA = Delta()
 
 
-class OpenAIAdapter:
-    """Streams from `/v1/chat/completions` or `/v1/completions` and asks for usage in the last event.
-
-    `send_ignore_eos` adds vLLM's `ignore_eos`, which the field's servers accept and some others refuse; the
-    preflight finds out. Answers are greedy, so that two engines can be compared.
-    """
-
-    def __init__(self, client: HttpClient, model: str, api: Api = "chat", send_ignore_eos: bool = True) -> None:
-        self.client = client
-        self.model = model
-        self.api = api
-        self.send_ignore_eos = send_ignore_eos
-
-    def encode(self, request: Request) -> bytes:
-        """The JSON body of a request."""
-        body: dict[str, Any] = {
-            "model": self.model,
-            "max_tokens": request.max_tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if self.api == "chat":
-            body["messages"] = [{"role": "user", "content": request.prompt}]
-        else:
-            body["prompt"] = request.prompt
-        if request.ignore_eos and self.send_ignore_eos:
-            body["ignore_eos"] = True
-        return json.dumps(body).encode()
-
-    async def stream(self, body: bytes, request_id: str, outcome: StreamOutcome) -> None:
-        """See `Adapter.stream`."""
-        reader = StreamReader(outcome)
-        await self.client.stream(PATHS[self.api], body, request_id, outcome, reader.on_read)
-        reader.finish()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.client.close()
-
-
-class StreamReader:
-    """Turns the reads of one answer into the outcome's instants, counts and text."""
-
-    def __init__(self, outcome: StreamOutcome) -> None:
-        self.outcome = outcome
-        self._sse = SSEParser()
-        self._text: list[str] = []
-        self._done = False
-        self._raw_bytes = 0
-
-    def on_read(self, instant_ns: int, chunk: bytes) -> None:
-        """Take one read; its instant belongs to every token in it."""
-        self._raw_bytes += len(chunk)
-        self._take(instant_ns, self._sse.feed(chunk), len(chunk))
-
-    def finish(self) -> None:
-        """Decide how the stream ended; called once, also after a transport fault."""
-        outcome = self.outcome
-        if outcome.error_class is None:
-            end_ns = outcome.stream_end_at_ns or outcome.last_token_at_ns or 0
-            self._take(end_ns, self._sse.finish(), 0)
-        outcome.text = "".join(self._text)
-        if outcome.error_class is not None:
+def take(answer: Answer, payload: bytes) -> None:
+    """One event of a chat or a completion."""
+    try:
+        event = decode_event(payload)
+    except msgspec.MsgspecError:
+        odd = answer.decode(payload, Event)
+        if odd is None:
             return
-        if not self._done and outcome.finish_reason is None:
-            fail(outcome, "disconnected", "the stream ended without [DONE] or a finish reason")
-        elif outcome.n_token_events == 0:
-            fail(outcome, "empty", "a complete answer without one token")
+        event = odd
+    if event.choices:
+        for choice in event.choices:
+            delta = choice.delta
+            # The common event first: one choice, a piece of text and nothing else.
+            piece = choice.text if delta is None else delta.content
+            if piece.__class__ is str and piece and not choice.index:
+                answer.n_events += 1
+                answer.answered = True
+                answer.text.append(piece)
+                if delta is not None and (delta.reasoning or delta.reasoning_content):
+                    answer.hidden.append(text_of(delta.reasoning or delta.reasoning_content))
+            else:
+                take_rare(answer, choice)
+            if choice.finish_reason:
+                answer.end(choice.finish_reason)
+            if choice.token_ids or choice.logprobs:
+                answer.tell(ids_in(choice))
+    if event.usage:
+        take_usage(answer, event.usage)
+    if event.error or not (event.choices or event.usage):
+        take_error(answer, event, payload)
 
-    def _take(self, instant_ns: int, payloads: list[bytes], n_bytes: int) -> None:
-        outcome = self.outcome
-        before = outcome.n_token_events
-        for payload in payloads:
-            try:
-                event = decode_event(payload)
-            except msgspec.MsgspecError:
-                event = self._decode_odd(payload)
-            for choice in event.choices or ():
-                self._take_choice(instant_ns, choice)
-            if event.usage:
-                self._take_usage(event.usage)
-            if event.error:
-                fail(outcome, "stream_error", error_message(json.dumps({"error": event.error})))
-        n_events = outcome.n_token_events - before
-        if n_events:
-            outcome.read_at_ns.append(instant_ns)
-            outcome.read_events.append(n_events)
-            outcome.read_bytes.append(n_bytes)
-            outcome.last_token_at_ns = instant_ns
 
-    def _decode_odd(self, payload: bytes) -> Event:
-        """An event that is not strict JSON of the API's shape; what it means, or an event of nothing."""
-        if payload.strip() == b"[DONE]":
-            self._done = True
-            return Event()
-        try:
-            data = json.loads(payload)  # takes NaN, which servers in Python write
-            return msgspec.convert(data, Event) if isinstance(data, dict) else Event()
-        except msgspec.MsgspecError as error:
-            fail(self.outcome, "protocol", f"an event is not the API's ({error}): {payload[:80]!r}")
-        except ValueError:
-            fail(self.outcome, "protocol", f"an event is not JSON: {payload[:80]!r}")
-        return Event()
+def take_rare(answer: Answer, choice: Choice) -> None:
+    """Any piece: of further choices, of an answer that came whole, content in parts, refusals, tools, reasoning."""
+    delta = choice.delta or choice.message or Delta()
+    thought = text_of(delta.reasoning) or text_of(delta.reasoning_content) or thinking_in(delta.content)
+    spoken = text_of(delta.content) or text_of(choice.text) or text_of(delta.refusal)
+    called = called_in(delta)
+    if not (spoken or thought or called is not None):
+        return
+    answer.n_events += 1
+    answer.answered = answer.answered or bool(spoken) or called is not None
+    answer.hidden += [thought, called or ""]
+    if isinstance(choice.index, int) and choice.index > 0:
+        answer.n_choices = max(answer.n_choices, choice.index + 1)
+        answer.hidden.append(spoken)
+    else:
+        answer.text.append(spoken)
 
-    def _take_choice(self, instant_ns: int, choice: Choice) -> None:
-        outcome = self.outcome
-        if choice.finish_reason:
-            outcome.finish_reason = choice.finish_reason
-        delta = choice.delta or NO_DELTA
-        answer = delta.content or choice.text or delta.refusal or delta.tool_calls
-        if not answer and not delta.reasoning and not delta.reasoning_content:
-            return
-        outcome.n_token_events += 1
-        if outcome.first_token_at_ns is None:
-            outcome.first_token_at_ns = instant_ns
-        if answer:
-            if outcome.first_answer_at_ns is None:
-                outcome.first_answer_at_ns = instant_ns
-            if isinstance(answer, str):
-                self._text.append(answer)
 
-    def _take_usage(self, usage: dict[str, Any]) -> None:
-        outcome = self.outcome
-        # Some proxies put a usage block of zeros in every event: a zero is not believed.
-        outcome.completion_tokens = usage.get("completion_tokens") or outcome.completion_tokens
-        outcome.prompt_tokens = usage.get("prompt_tokens") or outcome.prompt_tokens
-        details = usage.get("prompt_tokens_details") or {}
-        if details.get("cached_tokens") is not None:
-            outcome.cached_tokens = details["cached_tokens"]
+def called_in(delta: Delta) -> str | None:
+    """Names and arguments of the tool calls in a piece; None when it has none."""
+    calls = delta.tool_calls if isinstance(delta.tool_calls, list) else []
+    functions = [call.get("function") for call in calls if isinstance(call, dict)]
+    if delta.function_call:
+        functions.append(delta.function_call)
+    if not functions:
+        return None
+    named = [function for function in functions if isinstance(function, dict)]
+    return "".join(text_of(f.get("name")) + arguments_in(f) for f in named)
+
+
+def arguments_in(function: dict[str, Any]) -> str:
+    """The arguments of a call, which most servers send as JSON text and Ollama as JSON."""
+    given = function.get("arguments")
+    return json.dumps(given) if isinstance(given, dict) else text_of(given)
+
+
+def thinking_in(content: Any) -> str:
+    """Reasoning inside a list of content parts (Mistral: `{"type": "thinking", "thinking": [...]}`)."""
+    parts = content if isinstance(content, list) else []
+    return "".join(text_of(part.get("thinking")) for part in parts if isinstance(part, dict))
+
+
+def ids_in(choice: Choice) -> int:
+    """Tokens of an event by the ids or, without them, the logprobs in it."""
+    if choice.token_ids:
+        return len(choice.token_ids) if isinstance(choice.token_ids, list) else 0
+    logprobs = choice.logprobs if isinstance(choice.logprobs, dict) else {}
+    listed = logprobs.get("content") or logprobs.get("tokens")
+    return len(listed) if isinstance(listed, list) else 0
+
+
+def take_usage(answer: Answer, usage: dict[str, Any]) -> None:
+    """A usage block, wherever it stands."""
+    prompt_details = usage.get("prompt_tokens_details")
+    details = usage.get("completion_tokens_details")
+    answer.count(
+        prompt=usage.get("prompt_tokens"),
+        completion=usage.get("completion_tokens"),
+        cached=prompt_details.get("cached_tokens") if isinstance(prompt_details, dict) else None,
+        reasoning=details.get("reasoning_tokens") if isinstance(details, dict) else usage.get("reasoning_tokens"),
+    )
+
+
+def take_error(answer: Answer, event: Event, payload: bytes) -> None:
+    """An error object in the stream, also one that is the whole event (`{"object": "error", "message": ...}`)."""
+    if event.error:
+        answer.fail(event.error)
+        return
+    data = msgspec.json.decode(payload)
+    if data.get("object") == "error" or (data.get("message") and "choices" not in data) or data.get("detail"):
+        answer.fail(data)
+
+
+def common_body(request: Request, asking: Asking) -> dict[str, Any]:
+    """What chat and completions have in common."""
+    body: dict[str, Any] = {
+        "model": asking.model,
+        asking.max_tokens_field or "max_tokens": request.max_tokens,
+        "temperature": 0,
+        "stream": asking.stream,
+    }
+    if asking.stream and asking.usage != "off":
+        body["stream_options"] = {"include_usage": True}
+        if asking.usage == "every_event":
+            body["stream_options"]["continuous_usage_stats"] = True
+    if request.ignore_eos and asking.ignore_eos:
+        body["ignore_eos"] = True
+    return body
+
+
+def chat_body(request: Request, asking: Asking) -> dict[str, Any]:
+    """One user message: templates without a system role, or with strict turns, take it too."""
+    return common_body(request, asking) | {"messages": [{"role": "user", "content": request.prompt}]}
+
+
+def completions_body(request: Request, asking: Asking) -> dict[str, Any]:
+    """The prompt as it is."""
+    return common_body(request, asking) | {"prompt": request.prompt}
+
+
+CHAT = Dialect(
+    name="openai-chat",
+    path="/v1/chat/completions",
+    body=chat_body,
+    take=take,
+    length_fields=("ignore_eos",),
+    counts_events=True,
+)
+COMPLETIONS = replace(CHAT, name="openai-completions", path="/v1/completions", body=completions_body)
+# Azure serves a model under the name of its deployment, wants the key in a header of its own and refuses what the
+# OpenAI API does not have.
+AZURE = replace(
+    CHAT,
+    name="azure",
+    path=f"/openai/deployments/{{model}}/chat/completions?api-version={AZURE_API_VERSION}",
+    length_fields=(),
+    counts_events=False,
+    key_header="api-key",
+)
+
+
+def OpenAIAdapter(client: HttpClient, model: str, api: str = "chat", send_ignore_eos: bool = True) -> DialectAdapter:
+    """The adapter for one of the two OpenAI APIs."""
+    dialect = COMPLETIONS if api in ("completions", COMPLETIONS.name) else CHAT
+    return DialectAdapter(client, dialect, Asking(model, ignore_eos=send_ignore_eos))

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.base import Adapter
 from engine_adapters.preflight import Endpoint, preflight
 from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.analysis.gate import (
@@ -121,7 +121,7 @@ class Side:
     """A server with everything that was learnt about it."""
 
     server: Server
-    adapter: OpenAIAdapter
+    adapter: Adapter
     endpoint: Endpoint
     session: Session
 

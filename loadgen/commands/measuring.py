@@ -12,8 +12,7 @@ from typing import Any
 import anyio
 import click
 
-from engine_adapters.base import PreflightError
-from engine_adapters.openai import Api, OpenAIAdapter
+from engine_adapters.base import Adapter, PreflightError
 from engine_adapters.preflight import Endpoint, preflight
 from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.analysis.knee import next_rate, plan_ladder
@@ -38,7 +37,7 @@ class Server:
 
     url: str
     model: str | None
-    api: Api
+    api: str
     headers: Mapping[str, str] = field(default_factory=dict)
     bundled: Bundled | None = None
 
@@ -101,7 +100,7 @@ def check_context(job: Job, endpoint: Endpoint) -> None:
         )
 
 
-async def _measure(job: Job, adapter: OpenAIAdapter, endpoint: Endpoint) -> None:
+async def _measure(job: Job, adapter: Adapter, endpoint: Endpoint) -> None:
     salt, run_id = secrets.token_hex(4), f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     unit, unit_note = await fit_unit(adapter)
     session = Session(job.scenario, adapter, unit, salt, run_id)

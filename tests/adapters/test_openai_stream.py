@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from engine_adapters.base import StreamOutcome
-from engine_adapters.openai import StreamReader
+from engine_adapters.dialect import make_reader
+from engine_adapters.openai import CHAT
 
 MS = 1_000_000
 
@@ -19,7 +20,7 @@ def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **more
 def read(*reads: tuple[int, bytes]) -> StreamOutcome:
     """The outcome of a stream whose reads came at the given milliseconds."""
     outcome = StreamOutcome(http_status=200)
-    reader = StreamReader(outcome)
+    reader = make_reader(outcome, CHAT)
     for at_ms, data in reads:
         reader.on_read(at_ms * MS, data)
     outcome.stream_end_at_ns = reads[-1][0] * MS if reads else 0

@@ -17,6 +17,7 @@ import httpx
 
 from engine_adapters.base import ErrorClass, PreflightError, StreamOutcome
 from engine_adapters.connection import OnRead, WireError
+from engine_adapters.network import Network
 from engine_adapters.wire import Wire
 
 # An idle connection is dropped before servers drop it (uvicorn, and with it vLLM and SGLang, after 5 s), so that
@@ -49,8 +50,8 @@ class HttpClient:
     """One server, one pool of connections without a limit of its own.
 
     Streams bypass httpx's pool, which scans all connections for each request and costs 70 to 170 us of CPU an event:
-    httpx makes the head of the request once for each path, and `wire` sends it. A `transport` of the caller's gets
-    every request through httpx instead. `ssl_context` replaces httpx's own, which verifies.
+    httpx makes the head of the request once for each path, and `wire` sends it. HTTP/2, a proxy, or a `transport` of
+    the caller's get every request through httpx instead; `via` says which way it is.
     """
 
     def __init__(
@@ -59,25 +60,44 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        network: Network | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self.timeouts = timeouts or Timeouts()
         self._headers = {"accept-encoding": "identity", **(headers or {})}
-        self._ssl_context = ssl_context
-        self._pulls = transport is not None
+        self.network = network or Network()
+        self._proxy = self.network.proxy_for(self.base_url)
+        self._pulls = transport is not None or self.network.http2 or self._proxy is not None
+        self._ssl_context = self.network.ssl_context(httpx.create_ssl_context(trust_env=False))
         self._heads: dict[str, bytes] = {}
         self._wire: Wire | None = None
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S)
-        # Environment proxies are not followed: a benchmark through a proxy nobody asked for measures the proxy.
-        self._client = httpx.AsyncClient(
-            headers=self._headers,
-            limits=limits,
-            timeout=httpx.Timeout(self.timeouts.read_s, connect=self.timeouts.connect_s),
-            transport=transport,
-            verify=ssl_context or True,
-            trust_env=False,
-        )
+        if transport is None and self.network.unix_socket:
+            transport = httpx.AsyncHTTPTransport(uds=self.network.unix_socket, limits=limits)
+        # Environment proxies are followed only when asked for: else a benchmark measures a proxy nobody thought of.
+        try:
+            self._client = httpx.AsyncClient(
+                headers=self._headers,
+                limits=limits,
+                timeout=httpx.Timeout(self.timeouts.read_s, connect=self.timeouts.connect_s),
+                transport=transport,
+                verify=self._ssl_context,
+                http2=self.network.http2,
+                trust_env=self.network.trust_env,
+            )
+        except ImportError:
+            raise PreflightError("HTTP/2 needs a package: pip install 'openloop[http2]'") from None
+
+    @property
+    def via(self) -> str:
+        """What carries the streams, for the manifest."""
+        version = "HTTP/2" if self.network.http2 else "HTTP/1.1"
+        carrier = "httpcore" if self._pulls else "own sockets"
+        if self._proxy:
+            return f"{carrier}, {version}, through the proxy {self._proxy}"
+        if self.network.unix_socket:
+            return f"{carrier}, {version}, unix socket {self.network.unix_socket}"
+        return f"{carrier}, {version}"
 
     async def close(self) -> None:
         """Close all connections."""
@@ -171,11 +191,11 @@ class HttpClient:
             raise httpx.UnsupportedProtocol(f"{self.base_url} is neither http:// nor https://")
         tls = None
         if url.scheme == "https":
-            tls = self._ssl_context or httpx.create_ssl_context(trust_env=False)
+            tls = self._ssl_context
             tls.set_alpn_protocols(["http/1.1"])
         port = url.port or (443 if tls else 80)
-        times = self.timeouts
-        return Wire(url.raw_host.decode("ascii"), port, tls, times.connect_s, times.read_s, KEEPALIVE_S)
+        times, path = self.timeouts, self.network.unix_socket
+        return Wire(url.raw_host.decode("ascii"), port, tls, times.connect_s, times.read_s, KEEPALIVE_S, path)
 
     async def _pull(self, path: str, body: bytes, request_id: str, outcome: StreamOutcome, on_read: OnRead) -> None:
         request = self._client.build_request(

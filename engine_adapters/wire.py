@@ -24,7 +24,14 @@ class Wire:
     """
 
     def __init__(
-        self, host: str, port: int, tls: ssl.SSLContext | None, connect_s: float, read_s: float, keepalive_s: float
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        connect_s: float,
+        read_s: float,
+        keepalive_s: float,
+        unix_socket: str | None = None,
     ) -> None:
         self.host, self.port = host, port
         self.read_s = read_s
@@ -32,7 +39,8 @@ class Wire:
         self._tls = tls
         self._connect_s = connect_s
         self._keepalive_ns = round(keepalive_s * 1e9)
-        self._addresses: list[tuple[int, Any]] = []  # address family and socket address
+        # Address family and socket address
+        self._addresses: list[tuple[int, Any]] = [(socket.AF_UNIX, unix_socket)] if unix_socket else []
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # ordered; the last one is the one that was used last
         self._buffer = memoryview(bytearray(READ_BYTES))
@@ -153,14 +161,16 @@ class Wire:
             else:
                 self._addresses = [address]
                 return connection
-        self._addresses = []
+        if addresses[:1] and addresses[0][0] != socket.AF_UNIX:
+            self._addresses = []  # the name may lead elsewhere by now
         raise last or OSError("the name has no address")
 
     async def _open_socket(self, family: int, address: Any, outcome: StreamOutcome) -> Connection:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().sock_connect(sock, address)
             outcome.tcp_connected_at_ns = monotonic_ns()
             connection = Connection(self)
@@ -173,12 +183,14 @@ class Wire:
         return connection
 
     async def _link(self, sock: socket.socket, connection: Connection) -> None:
-        """Kernel stamps where there are any: not under TLS, whose records are the event loop's to read."""
-        if self._tls is None and kernel_stamps():
+        """Kernel stamps where there are any: TCP, and not under TLS, whose records are the event loop's to read."""
+        if self._tls is None and sock.family != socket.AF_UNIX and kernel_stamps():
             self._sockets = self._sockets or StampedSockets()
             connection.link = self._sockets.add(sock, connection)
             return
-        _, connection.link = await asyncio.get_running_loop().create_connection(
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_connection if sock.family == socket.AF_UNIX else loop.create_connection
+        _, connection.link = await create(
             lambda: LoopLink(connection, self._buffer),
             sock=sock,
             ssl=self._tls,

@@ -59,7 +59,7 @@ def loop_lag(e: Evidence) -> Check:
         return Check("loop lag", "n/a", None, limit, "The event loop was not probed.")
     stall = e.log.loop_stall_max_s or 0.0
     usual, worst = grade(lag, e.lateness_limit_s / 2, e.lateness_limit_s), grade(stall, STALL_WARN_S, STALL_LIMIT_S)
-    verdict = usual if SEVERITY[usual] >= SEVERITY[worst] else worst
+    verdict: CheckVerdict = usual if SEVERITY[usual] >= SEVERITY[worst] else worst
     text = f"The client's event loop woke {lag * 1000:.2f} ms late (p99), {stall * 1000:.0f} ms at worst."
     advice = "The client is short of CPU, or something blocked its event loop."
     return Check("loop lag", verdict, lag, limit, text + advise(verdict, advice))
@@ -70,7 +70,7 @@ def garbage_collection(e: Evidence) -> Check:
     limit, longest = f"warn {GC_WARN_S * 1000:.0f} ms", e.log.gc_pause_max_s
     if longest is None:
         return Check("garbage collection", "n/a", None, limit, "Pauses were not recorded.")
-    verdict = "warn" if longest > GC_WARN_S else "pass"
+    verdict: CheckVerdict = "warn" if longest > GC_WARN_S else "pass"
     text = f"{e.log.gc_pauses} garbage collections, the longest {longest * 1000:.2f} ms."
     advice = "Something collects garbage while sends are due."
     return Check("garbage collection", verdict, longest, limit, text + advise(verdict, advice))
@@ -103,7 +103,7 @@ def receive_stamps(e: Evidence) -> Check:
     return Check("receive stamps", verdict, share, limit, text + advise(verdict, advice))
 
 
-SEVERITY = {"pass": 0, "warn": 1, "invalid": 2}
+SEVERITY: dict[CheckVerdict, int] = {"pass": 0, "warn": 1, "invalid": 2}
 
 
 def client_cpu(e: Evidence) -> Check:

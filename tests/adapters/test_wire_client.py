@@ -16,6 +16,7 @@ import pytest
 from support.raw_server import OK, answering, chunked, forever, serving, take_request
 
 from engine_adapters.base import Request, StreamOutcome
+from engine_adapters.network import Network
 from engine_adapters.openai import OpenAIAdapter
 from engine_adapters.transport import HttpClient, Timeouts
 
@@ -158,9 +159,8 @@ def test_a_trusted_certificate_gives_the_same_stream(
     run: Callable[..., Any], server_tls: tuple[ssl.SSLContext, Path]
 ) -> None:
     async def main() -> StreamOutcome:
-        trusting = ssl.create_default_context(cafile=str(server_tls[1]))
         async with serving(forever(STREAM_HEAD + chunked(STREAM)), server_tls[0]) as port:
-            return await stream_from(port, "https://127.0.0.1", ssl_context=trusting)
+            return await stream_from(port, "https://127.0.0.1", network=Network(ca_file=str(server_tls[1])))
 
     outcome = run(main)
     assert (outcome.error, outcome.text, outcome.output_tokens) == (None, "aäc", 3)
@@ -170,9 +170,8 @@ def test_a_certificate_for_another_name_is_refused(
     run: Callable[..., Any], server_tls: tuple[ssl.SSLContext, Path]
 ) -> None:
     async def main() -> StreamOutcome:
-        trusting = ssl.create_default_context(cafile=str(server_tls[1]))
         async with serving(forever(STREAM_HEAD + chunked(STREAM)), server_tls[0]) as port:
-            return await stream_from(port, "https://localhost", ssl_context=trusting)
+            return await stream_from(port, "https://localhost", network=Network(ca_file=str(server_tls[1])))
 
     outcome = run(main)
     assert (outcome.error_class, (outcome.error or "")[:5]) == ("connect", "TLS: ")

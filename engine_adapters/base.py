@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ErrorClass = Literal[
     "connect",  # no connection could be opened
@@ -133,6 +135,8 @@ class StreamOutcome:
 
 def adapter_entry_points() -> dict[str, EntryPoint]:
     """Adapters in installed packages, by name: the entry points of the group `openloop.adapters`."""
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
     return {point.name: point for point in entry_points(group="openloop.adapters")}
 
 

@@ -29,7 +29,6 @@ def template_dialect(template: Mapping[str, Any]) -> Dialect:
         needs_model="{model}" in template["path"] + json.dumps(template["body"]),
         streams=framing != "whole",
         end_is_mark=template.get("done") is None and template.get("finish_reason") is None,
-        headers=template.get("headers") or {},
     )
 
 

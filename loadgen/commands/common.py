@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from engine_adapters.base import API_NAMES
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -44,7 +46,13 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 ask_options = together(
-    click.option("--api", type=click.Choice(["chat", "completions"]), help="Which OpenAI API to call [scenario's]."),
+    click.option("--api", metavar="NAME", help=f"{', '.join(API_NAMES)} [scenario's, or the server's own]."),
+    click.option(
+        "--tokenizer",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="tokenizer.json, where a server counts nothing.",
+    ),
     click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
     click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Extra header; repeatable."),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from engine_adapters.base import Adapter
-from engine_adapters.preflight import Endpoint, preflight
+from engine_adapters.preflight import Endpoint
 from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.analysis.gate import (
     DEFAULT_METRICS,
@@ -27,9 +27,9 @@ from loadgen.analysis.gate import (
 )
 from loadgen.collectors.run_folder import RunFolder
 from loadgen.commands.common import UsageProblem, all_overrides, base_url, request_headers
+from loadgen.commands.endpoint import Server, named_server, open_endpoint
 from loadgen.commands.measuring import (
     Job,
-    Server,
     manifest,
     opening,
     point_line,
@@ -90,10 +90,11 @@ class GateJob:
         if rate is None and scenario.load.rates not in ("auto", None):
             rate = scenario.load.rates[0]
         headers = request_headers(options["api_key_env"], options["headers"])
-        servers = {
-            side: Server(base_url(url), options["model"], scenario.api, headers)
-            for side, url in zip(SIDES, (baseline, candidate), strict=True)
-        }
+        with users_problems():
+            servers = {
+                side: named_server(base_url(url), scenario, options["model"], headers, options)
+                for side, url in zip(SIDES, (baseline, candidate), strict=True)
+            }
         usable = {m: margin for m, margin in margins.items() if m != "goodput" or scenario.slo.objectives}
         return cls(scenario, servers, usable, rate, options["n_requests"], self_check)
 
@@ -145,7 +146,7 @@ def _client(job: GateJob, server: Server) -> HttpClient:
 
 
 async def _open(job: GateJob, server: Server, client: HttpClient) -> Side:
-    adapter, endpoint = await preflight(client, server.model, server.api)
+    adapter, endpoint = await open_endpoint(client, server, job.scenario)
     unit, _ = await fit_unit(adapter)
     return Side(server, adapter, endpoint, Session(job.scenario, adapter, unit, "gate", "gate"))
 

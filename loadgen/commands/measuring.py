@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import anyio
 import click
 
 from engine_adapters.base import Adapter, PreflightError
-from engine_adapters.preflight import Endpoint, preflight
+from engine_adapters.preflight import Endpoint
 from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.analysis.knee import next_rate, plan_ladder
 from loadgen.analysis.summary import conclude, measure, rungs
@@ -21,7 +21,7 @@ from loadgen.bound_spec import Spec, spec_for_server, target_from
 from loadgen.collectors.machine import client_machine, loop_name, versions
 from loadgen.collectors.records import PointLog, RequestRecord
 from loadgen.collectors.run_folder import SCHEMA_VERSION, RunFolder
-from loadgen.commands.bundled import Bundled
+from loadgen.commands.endpoint import Server, open_endpoint
 from loadgen.commands.problems import users_problems
 from loadgen.commands.progress import Display
 from loadgen.generator.point import Progress
@@ -29,17 +29,6 @@ from loadgen.run_summary import bound_function, objectives_of, summarize_folder
 from loadgen.scenario.schedule import PointSchedule, plan_point, schedule_id, schedule_rows
 from loadgen.scenario.schema import Scenario
 from loadgen.session import Probe, Session, fit_unit, probe_server, run_ladder
-
-
-@dataclass(frozen=True)
-class Server:
-    """Where requests go and how to ask. `bundled` is set when the engine is ours and ends with the run."""
-
-    url: str
-    model: str | None
-    api: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    bundled: Bundled | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +69,7 @@ async def _carry_out(job: Job) -> None:
         job.server.url, job.server.headers, Timeouts(timeouts.connect_s, timeouts.read_s, timeouts.total_s)
     )
     try:
-        adapter, endpoint = await preflight(client, job.server.model, job.server.api)
+        adapter, endpoint = await open_endpoint(client, job.server, job.scenario)
         check_context(job, endpoint)
         await _measure(job, adapter, endpoint)
     finally:

@@ -17,7 +17,8 @@ from engine_adapters.reference.config import MODELS
 from loadgen.bound_spec import check_roofline
 from loadgen.collectors.run_folder import FolderError
 from loadgen.commands.common import InvalidRun, UsageProblem, all_overrides, base_url, request_headers
-from loadgen.commands.measuring import Job, Server, carry_out
+from loadgen.commands.endpoint import Server, named_server
+from loadgen.commands.measuring import Job, carry_out
 from loadgen.commands.problems import users_problems
 from loadgen.commands.writing import REPORT, write_page
 from loadgen.run_summary import summarize_folder
@@ -75,7 +76,9 @@ def prepared(wanted: Wanted, url: str | None, model: str | None, options: Mappin
     if url is None and told:
         raise UsageProblem(f"{', '.join(told)}: this describes your server, so give its --url too")
     if url is not None:
-        yield Server(base_url(url), model, wanted.scenario.api, headers)
+        with users_problems():
+            server = named_server(base_url(url), wanted.scenario, model, headers, options)
+        yield server
         return
     from engine_adapters.reference.process import EngineStartError
     from loadgen.commands.bundled import bundled_engine

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from loadgen.scenario.arrivals import ArrivalsField
+from loadgen.scenario.asking import Api, Asking, Template
 from loadgen.scenario.datasets import Dataset
 from loadgen.scenario.fields import (
     Count,
@@ -209,7 +210,9 @@ class Scenario(Model):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
-    api: Literal["chat", "completions"] = "chat"
+    api: Api = "chat"
+    request: Asking = Field(default_factory=lambda: Asking())
+    template: Template | None = None
     workload: Workload
     load: Load = Field(default_factory=lambda: Load())
     slo: Slo = Field(default_factory=lambda: Slo())
@@ -218,6 +221,12 @@ class Scenario(Model):
     timeouts: Timeouts = Field(default_factory=lambda: Timeouts())
 
     _dataset: Dataset | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _template_with_its_api(self) -> Scenario:
+        if (self.api == "template") != (self.template is not None):
+            raise ValueError("api: template and the key template belong together")
+        return self
 
     @property
     def dataset(self) -> Dataset | None:

@@ -1,0 +1,70 @@
+"""The server that a command measures: where it is, which API it is asked by, and what it told beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine_adapters.apis import api_for_url, find_dialect, with_headers
+from engine_adapters.dialect import Asking, DialectAdapter
+from engine_adapters.local_tokens import load_counter
+from engine_adapters.preflight import Endpoint, preflight
+from engine_adapters.transport import HttpClient
+from loadgen.commands.bundled import Bundled
+from loadgen.scenario.schema import Scenario
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where requests go and how to ask. `bundled` is set when the engine is ours and ends with the run.
+
+    `api_is_fixed` says that the user named the API, so that a server without it is an error and not asked for its own.
+    """
+
+    url: str
+    model: str | None
+    api: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    bundled: Bundled | None = None
+    api_is_fixed: bool = False
+    tokenizer: Path | None = None
+
+
+def named_server(
+    url: str, scenario: Scenario, model: str | None, headers: Mapping[str, str], options: Mapping[str, Any]
+) -> Server:
+    """The server at `url` as the options and the scenario describe it, with the headers that its API wants."""
+    api = api_for_url(scenario.api, url)
+    dialect = find_dialect(api, template_of(scenario))
+    return Server(
+        url,
+        model,
+        api,
+        with_headers(dialect, headers),
+        api_is_fixed=options["api"] is not None,
+        tokenizer=options["tokenizer"],
+    )
+
+
+async def open_endpoint(client: HttpClient, server: Server, scenario: Scenario) -> tuple[DialectAdapter, Endpoint]:
+    """The adapter for the server and what it told; see `preflight`."""
+    count_tokens = load_counter(server.tokenizer) if server.tokenizer else None
+    request = scenario.request
+    asking = Asking(
+        model="",
+        usage=request.usage,
+        max_tokens_field=request.max_tokens_field,
+        path=request.path,
+        extra=request.extra,
+        template=template_of(scenario),
+    )
+    return await preflight(
+        client, server.model, server.api, asking=asking, api_is_fixed=server.api_is_fixed, count_tokens=count_tokens
+    )
+
+
+def template_of(scenario: Scenario) -> dict[str, Any] | None:
+    """The scenario's template as plain values."""
+    return scenario.template.model_dump(exclude_none=True) if scenario.template else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -79,9 +80,14 @@ def render_prompt(planned: PlannedRequest, unit: TextUnit, seed: int, point: int
     if planned.prefix_group is not None:
         n_prefix = min(round(planned.prefix_tokens / unit.tokens_per_unit), max(0, n_units - _N_UNIQUE))
     render = _RENDERERS[unit.kind]
-    prefix = render(n_prefix, seed, "prefix", salt, planned.prefix_group or 0)
+    prefix = _prefix(unit.kind, n_prefix, seed, salt, planned.prefix_group or 0)
     own = render(n_units - n_prefix, seed, "content", salt, point, planned.index)
     return prefix + (" " if prefix and unit.kind == "word" else "") + own
+
+
+@lru_cache(maxsize=256)
+def _prefix(kind: Literal["word", "char"], n: int, seed: int, salt: str, group: int) -> str:
+    return _RENDERERS[kind](n, seed, "prefix", salt, group)
 
 
 def _words(n: int, seed: int, name: str, salt: str, *keys: int) -> str:
@@ -114,6 +120,7 @@ def _unique_digits(salt: str, point: int, index: int) -> list[int]:
     return digits
 
 
+@lru_cache(maxsize=4)
 def _shifts(salt: str) -> list[int]:
     shifts: list[int] = stream(0, "unique", salt).integers(0, len(WORDS), _N_UNIQUE).tolist()
     return shifts

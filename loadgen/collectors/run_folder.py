@@ -9,6 +9,7 @@ import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
@@ -221,29 +222,32 @@ def rebuild_log(
 
 
 def _read_records(path: Path) -> Iterator[RequestRecord]:
-    data = (path / READS).read_bytes() if (path / READS).is_file() else b""
-    reads = np.frombuffer(data, dtype=np.int32, count=len(data) // 4)
-    for row in _rows(path / RECORDS):
-        start, n = row.pop("reads_at"), row.pop("n_reads")
-        ticks, n_events, n_bytes = reads[start : start + 3 * n].reshape(-1, 3).T
-        yield RequestRecord(
-            **row,
-            gap_ns=array("q", to_ns(ticks).tobytes()),
-            gap_events=array("i", n_events.tobytes()),
-            gap_bytes=array("i", n_bytes.tobytes()),
-        )
+    """One record at a time, with its reads from the sidecar: a long run is read without a second copy in memory."""
+    sidecar = path / READS
+    with sidecar.open("rb") if sidecar.is_file() else BytesIO() as reads:
+        for row in _rows(path / RECORDS):
+            reads.seek(4 * row.pop("reads_at"))
+            data = reads.read(12 * row.pop("n_reads"))
+            ticks, n_events, n_bytes = np.frombuffer(data, np.int32, len(data) // 12 * 3).reshape(-1, 3).T
+            yield RequestRecord(
+                **row,
+                gap_ns=array("q", to_ns(ticks).tobytes()),
+                gap_events=array("i", n_events.tobytes()),
+                gap_bytes=array("i", n_bytes.tobytes()),
+            )
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a JSONL file; a last line that was cut by a crash is left out."""
     if not path.is_file():
         return
-    for text in path.read_text(encoding="utf-8").split("\n"):
-        try:
-            row = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            return
-        yield row
+    with path.open("rb") as lines:
+        for text in lines:
+            try:
+                row = msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                return
+            yield row
 
 
 def to_ticks(gap_ns: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.ticker import MaxNLocator
+
 from reports.marks import Run, draw_point, draw_points, note
 from reports.readings import (
+    ASKED,
     METRIC_WORDS,
+    VERDICT_WORDS,
     Point,
     Reading,
     Summary,
@@ -19,10 +23,13 @@ from reports.readings import (
     short,
     stat,
     throughput,
+    time_line,
+    verdict,
 )
-from reports.svg import INK, MUTED, WIDE, Plot, log2_axis, number_axis, plot, style
+from reports.svg import INK, MUTED, SHADE, WIDE, Plot, grid, log2_axis, number_axis, plot, style
 
 SMALL = (360.0, 270.0)
+SMALL_PT = 10  # text of the panels of a time line
 
 
 def objective(summary: Summary, metric: str) -> tuple[str, float | None]:
@@ -148,6 +155,36 @@ def spread(run: Run, metric: str) -> Plot | None:
     drawn.axes.set_xlabel("concurrency: requests in flight, mean")
     drawn.axes.set_ylabel(f"{METRIC_WORDS[metric]}, ms{_log_word(drawn)}")
     return drawn
+
+
+@style()
+def time_lines(run: Run, width: float = WIDE) -> Plot | None:
+    """Requests in flight over time, a panel for each load point with the measured window shaded."""
+    lines = [(point, line) for point in by_load(run.summary) if (line := time_line(point)) is not None]
+    if not lines:
+        return None
+    drawn, panels = grid(len(lines), width)
+    for axes, (point, line) in zip(panels, lines, strict=True):
+        _time_line(Plot(drawn.figure, axes, drawn.width, drawn.height, drawn.marks), run, point, line)
+    return drawn
+
+
+def _time_line(drawn: Plot, run: Run, point: Point, line: tuple[list[float], list[float], tuple[float, float]]) -> None:
+    axes, (seconds, in_flight, window) = drawn.axes, line
+    axes.axvspan(*window, color=SHADE, alpha=0.3, linewidth=0, zorder=0.5)
+    axes.plot(seconds, in_flight, color=run.colour, linewidth=1.1, zorder=3, clip_on=False)
+    axes.set_xlim(0, max(seconds[-1], window[1]))
+    axes.set_ylim(0, (max(in_flight) or 1) * 1.1)
+    axes.tick_params(labelsize=SMALL_PT)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(3))
+        number_axis(axis)
+    if point["concurrency_mean"]:
+        draw_point(drawn, run, point, sum(window) / 2, point["concurrency_mean"])
+    word, asked = VERDICT_WORDS[verdict(point)], ASKED[run.summary["mode"]]
+    text = f"{asked.cell(point)} {asked.unit}{'' if word == 'valid' else f', {word}'}"
+    axes.set_title(text, loc="left", fontsize=SMALL_PT)
+    axes.set_xlabel("s", loc="right", labelpad=-SMALL_PT, fontsize=SMALL_PT)
 
 
 @style()

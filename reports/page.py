@@ -37,17 +37,18 @@ from reports.readings import (
     number,
     stat,
     throughput,
+    time_line,
     value_reading,
     verdict,
     why,
 )
-from reports.svg import Plot, svg
+from reports.svg import WIDE, Plot, svg
 from reports.tables import answer_sentences
 
 NARROW = (360.0, 330.0)
 TABLE = (
     "concurrency_mean", "achieved_rps", "output_tps", "ttft_p50_ms", "ttft_p95_ms", "itl_p95_ms",
-    "tpot_p50_ms", "e2e_p95_ms", "goodput_rps", "attainment_share", "failed", "bound_share",
+    "tpot_p50_ms", "e2e_p95_ms", "goodput_rps", "attainment_share", "fluidity_share", "failed", "bound_share",
 )  # fmt: skip
 
 
@@ -176,6 +177,19 @@ def spread_figure(run: Run, metric: str) -> Figure:
     return Figure(f"spread-{metric}", title, says, missing, inline(drawn, f"spr-{metric}", title, says))
 
 
+def time_lines_figure(run: Run) -> Figure:
+    """In flight over time at each load."""
+    title = "Requests in flight over time"
+    says = "One panel a load point, each with its own scale; seconds since its start, the measured window shaded. "
+    says += "The dot is the mean in the window. A line that climbs through the window is a queue that grows."
+    lost = sum(time_line(point) is None for point in run.summary["points"])
+    missing = (f"{lost} of {len(run.summary['points'])} points n/a: the counter was not kept",) if lost else ()
+    drawings = [
+        inline(multiples.time_lines(run, width), f"time{i}", title, says) for i, width in enumerate((WIDE, NARROW[0]))
+    ]
+    return Figure("time-lines", title, says, missing, *drawings)
+
+
 HOLLOW_SAYS = (
     "Hollow points with an arrow are overloaded: their throughput counts, but in flight only tells how long one "
     "waited. Hollow points without one are invalid and count for nothing."
@@ -199,6 +213,7 @@ def run_figures(summary: Summary) -> dict[str, list[Figure]]:
             speed_figure([run]),
         ],
         "spread": [spread_figure(run, metric) for metric in ("ttft", "itl", "e2e")],
+        "time": [time_lines_figure(run)],
     }
 
 

@@ -71,7 +71,9 @@ def integer(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share; a decimal below 10%."""
+    """A share; a decimal below 10%, and close to 100%, which only all of it is."""
+    if 0.985 <= value < 1:
+        return f"{math.floor(value * 1000) / 1000:.1%}"
     return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
 
 
@@ -138,6 +140,21 @@ def throughput(point: Point) -> Reading:
     return missing("no tokens in the window") if value is None else Reading(float(value), low=low, high=high)
 
 
+def fluidity(point: Point) -> Reading:
+    """Share of token deadlines met."""
+    found = point.get("fluidity") or {}
+    return value_reading(found.get("share"), found.get("reason") or "not computed")
+
+
+def time_line(point: Point) -> tuple[list[float], list[float], tuple[float, float]] | None:
+    """(middles of the bins in seconds, requests in flight, measured window); None where the counter was lost."""
+    found = point.get("time_line") or {}
+    if not found.get("in_flight"):
+        return None
+    middles = [(i + 0.5) * found["bin_s"] for i in range(len(found["in_flight"]))]
+    return middles, found["in_flight"], (found["window_s"][0], found["window_s"][1])
+
+
 def bound_share(point: Point) -> Reading:
     """Measured over bound."""
     return value_reading(point["bound_fraction"], point["bound"].get("reason") or "bound unknown")
@@ -192,6 +209,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("bound_share", "of bound", "share", bound_share, percent),
     Column("stalls", "stalls", "count", _inside("stalls", "count", "not counted"), integer),
     Column("stall_longest_ms", "longest stall", "ms", _inside("stalls", "longest_s", "no stall"), number, 1000),
+    Column("fluidity_share", "fluidity", "share", fluidity, percent),
     Column("tokens_per_event", "tokens/event", "mean", _inside("tokens", "per_event", "no events"), number),
     Column("window_s", "window", "s", _of("window_s", "not set"), number),
 )

@@ -103,6 +103,22 @@ def plot(width: float, height: float, top: float = 12, left: float = 58, right: 
     return Plot(figure, figure.add_axes(box), width, height)
 
 
+def grid(n: int, width: float, panel: tuple[float, float] = (165, 112)) -> tuple[Plot, list[Axes]]:
+    """`n` small pairs of axes in rows, at least as wide as `panel`; the plot's own axes are the first of them."""
+    across = max(int(width // panel[0]), 1)
+    down = -(-n // across)
+    height = down * panel[1]
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    left, right, top, bottom = 32, 10, 24, 24
+    made = []
+    for i in range(n):
+        x, y = (i % across) * width / across, height - (i // across + 1) * panel[1]
+        size = (width / across - left - right, panel[1] - top - bottom)
+        box = ((x + left) / width, (y + bottom) / height, size[0] / width, size[1] / height)
+        made.append(figure.add_axes(box))
+    return Plot(figure, made[0], width, height), made
+
+
 def axis_number(value: float) -> str:
     """Tick text: thousands separated, SI prefix from 100,000 on."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e5, "k")):

@@ -17,6 +17,7 @@ from loadgen.collectors.records import PointLog, RequestRecord
 Since = Literal["intended", "sent"]
 N_BATCHES = 10  # equal parts of the window over which the throughput interval takes its variance
 N_TIME_BLOCKS = 40  # slices of time over which the ITL interval takes its variance
+N_TIME_LINE = 100  # bins of a point's time line, at most
 
 
 def measured(records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -142,7 +143,7 @@ def output_tps_interval(log: PointLog, records: Sequence[RequestRecord]) -> tupl
     default = tokens_per_event(records) or 1.0
     per_batch = np.zeros(N_BATCHES)
     for record in records:
-        at_ns, tokens = _token_arrivals(record, default)
+        at_ns, tokens = token_arrivals(record, default)
         per_batch += np.histogram(at_ns, edges, weights=tokens)[0]
     per_batch /= (end - start) / 1e9 / N_BATCHES
     mean, error = float(per_batch.mean()), float(per_batch.std(ddof=1)) / math.sqrt(N_BATCHES)
@@ -152,11 +153,11 @@ def output_tps_interval(log: PointLog, records: Sequence[RequestRecord]) -> tupl
 
 def _tokens_between(record: RequestRecord, start_ns: int, end_ns: int, default_per_event: float) -> float:
     """Tokens whose read fell into [start, end)."""
-    at_ns, tokens = _token_arrivals(record, default_per_event)
+    at_ns, tokens = token_arrivals(record, default_per_event)
     return float(tokens[(at_ns >= start_ns) & (at_ns < end_ns)].sum())
 
 
-def _token_arrivals(record: RequestRecord, default_per_event: float) -> tuple[npt.NDArray[np.int64], Floats]:
+def token_arrivals(record: RequestRecord, default_per_event: float) -> tuple[npt.NDArray[np.int64], Floats]:
     """(instants, tokens) of a request's reads; where usage counts more tokens than events, each event stands for its
     share."""
     if record.first_token_at_ns is None or not record.gap_events:
@@ -263,6 +264,20 @@ def stalls(gaps_s: Floats, itl_limit_s: float | None) -> dict[str, Any]:
     return {"count": len(long), "total_s": float(long.sum()), "longest_s": float(long.max()) if len(long) else 0.0}
 
 
+def time_line(log: PointLog) -> dict[str, Any]:
+    """Requests in flight over time: means of the generator's own counter over at most 100 equal bins of `bin_s`
+    seconds from the start of the point on, the cool-down included; `window_s` is the measured window on this axis.
+    A queue that grows is a line that climbs through the window."""
+    counts = np.asarray(log.in_flight_bins, dtype=np.float64)
+    step = max(-(-len(counts) // N_TIME_LINE), 1)
+    start, end = window_ns(log)
+    return {
+        "bin_s": log.bin_s * step,
+        "in_flight": [round(float(counts[i : i + step].mean()), 3) for i in range(0, len(counts), step)],
+        "window_s": [(start - log.t0_ns) / 1e9, (end - log.t0_ns) / 1e9],
+    }
+
+
 def pooled_gaps(records: Iterable[RequestRecord]) -> tuple[Floats, Ints]:
     """All event gaps of the requests and, for each, the slice of time (0 to 39) in which it ended."""
     gaps, ends_s, origin_ns = [np.empty(0)], [np.empty(0)], None
@@ -295,6 +310,7 @@ DEFINED: dict[str, Callable[..., Any]] = {
     "prefill_rate_tps": prefill_rate_tps,
     "concurrency_mean": concurrency_mean,
     "running_mean": running_mean,
+    "time_line": time_line,
     "interactivity": interactivity,
     "tokens_per_event": tokens_per_event,
 }

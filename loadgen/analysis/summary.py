@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.analysis import metrics
 from loadgen.analysis.censoring import censored_distribution
 from loadgen.analysis.evidence import Evidence
+from loadgen.analysis.fluidity import fluidity
 from loadgen.analysis.goodput import Objective, goodput
 from loadgen.analysis.knee import Rung, find_knee, max_throughput
 from loadgen.analysis.metrics import Since
@@ -74,7 +75,7 @@ def summarize_run(
     return scrubbed
 
 
-DEFINED: dict[str, Callable[..., Any]] = {**metrics.DEFINED, "goodput_rps": goodput}
+DEFINED: dict[str, Callable[..., Any]] = {**metrics.DEFINED, "fluidity": fluidity, "goodput_rps": goodput}
 
 
 @dataclass
@@ -93,7 +94,7 @@ def measure(
     window, seconds = metrics.measured(records), metrics.window_s(log)
     throughput = metrics.output_tps(log, records)
     good_rps, attainment = goodput(log, records, objectives)
-    itl_limit_s = min((o.limit_s for o in objectives if o.metric == "itl"), default=None)
+    itl_limit_s = limit_of(objectives, "itl")
     bound = point_bound(window, log.in_flight_mean, bound_at)
     row = {
         "index": log.point,
@@ -119,6 +120,8 @@ def measure(
         "bound": bound,
         "bound_fraction": throughput / bound["output_tps"] if throughput and bound["output_tps"] else None,
         "stalls": metrics.stalls(metrics.pooled_gaps(_answering(window))[0], itl_limit_s),
+        "fluidity": fluidity_of(window, log.mode, objectives),
+        "time_line": metrics.time_line(log),
     }
     return Measure(log, records, row)
 
@@ -138,6 +141,7 @@ def conclude(measure: Measure, best_tps: float | None, cached_share_intended: fl
     )
     if certificate.verdict == "NONSTATIONARY":
         row["metrics"] = withhold(row["metrics"])
+        row["fluidity"] = {"share": None, "reason": WITHHELD}
     row["validity"] = certificate.as_dict()
     return certificate
 
@@ -201,6 +205,21 @@ def _itl(records: Sequence[RequestRecord]) -> dict[str, Any]:
 def _gaps(records: Sequence[RequestRecord]) -> dict[str, Any]:
     gaps, blocks = metrics.pooled_gaps(records)
     return distribution(gaps, blocks)
+
+
+def limit_of(objectives: Sequence[Objective], metric: str) -> float | None:
+    """The strictest limit that the objectives set on a metric, in seconds."""
+    return min((o.limit_s for o in objectives if o.metric == metric), default=None)
+
+
+def fluidity_of(window: Sequence[RequestRecord], mode: str, objectives: Sequence[Objective]) -> dict[str, Any]:
+    """{share, reason}: the fluidity index of the measured requests, or why there is none."""
+    itl_limit_s = limit_of(objectives, "itl")
+    if itl_limit_s is None:
+        return {"share": None, "reason": "no ITL objective: tokens have no deadlines"}
+    since: Since = "intended" if mode == "open" else "sent"
+    share = fluidity(_answering(window), itl_limit_s, limit_of(objectives, "ttft"), since)
+    return {"share": share, "reason": None if share is not None else "no tokens: no answer had one"}
 
 
 def withhold(node: dict[str, Any]) -> dict[str, Any]:

@@ -168,3 +168,15 @@ def test_the_throughput_interval_holds_the_mean_and_narrows_with_a_steady_stream
     assert wide is not None
     assert wide[1] - wide[0] > 0.5 * (wide[1] + wide[0]) / 2
     assert metrics.output_tps_interval(log([]), []) is None
+
+
+def test_a_time_line_is_the_generators_counter_in_at_most_a_hundred_bins_with_its_window() -> None:
+    bins = [float(i // 10) for i in range(250)]
+    found = metrics.time_line(log([record()], (5.0, 20.0), bin_s=0.1, in_flight_bins=bins))
+    assert found["bin_s"] == pytest.approx(0.3)
+    assert found["window_s"] == [5.0, 20.0]
+    assert len(found["in_flight"]) == 84
+    assert found["in_flight"][0] == 0
+    assert found["in_flight"][-1] == 24
+    assert sum(found["in_flight"][:83]) * 3 + 24 == pytest.approx(sum(bins), rel=1e-3)
+    assert metrics.time_line(log([record()], in_flight_bins=[]))["in_flight"] == []

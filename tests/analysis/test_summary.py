@@ -36,7 +36,7 @@ POINT_KEYS = {
         "prefill_rate_tps",
     ),
     *("goodput_rps", "attainment", "failed", "unfinished", "counts", "errors", "tokens", "bound", "bound_fraction"),
-    *("stalls", "validity"),
+    *("stalls", "fluidity", "time_line", "validity"),
 }
 
 
@@ -117,6 +117,24 @@ def test_percentiles_of_a_growing_queue_are_withheld_and_its_throughput_is_not()
     assert (ttft["p50"], ttft["mean"], ttft["reason"]) == (None, None, WITHHELD)
     assert ttft["n"] > 0
     assert point["output_tps"] == pytest.approx(16 * 3, rel=0.03)
+
+
+def test_the_fluidity_index_has_its_objectives_or_the_reason_why_there_is_none() -> None:
+    stalled = [record(i * 0.1, 0.4, (0.3,) * 9, index=i) for i in range(80)]
+    stalled[0] = record(0.0, 0.4, (0.3,) * 9 + (7.05,), index=0)
+    fluid = summary((log(stalled), stalled), objectives=OBJECTIVES)["points"][0]["fluidity"]
+    assert fluid == {"share": pytest.approx(800 / (800 + 23)), "reason": None}
+    without = summary((log(stalled), stalled))["points"][0]["fluidity"]
+    assert without == {"share": None, "reason": "no ITL objective: tokens have no deadlines"}
+    # It tells of the wait for the first token too, which in a growing queue depends on how long one waits.
+    assert summary(overloaded(0), objectives=OBJECTIVES)["points"][0]["fluidity"]["reason"] == WITHHELD
+
+
+def test_a_growing_queue_is_seen_in_its_time_line() -> None:
+    line = summary(overloaded(0))["points"][0]["time_line"]
+    start, end = (int(edge / line["bin_s"]) for edge in line["window_s"])
+    inside = line["in_flight"][start:end]
+    assert np.polyfit(range(len(inside)), inside, 1)[0] * len(inside) > 0.5 * np.mean(inside)
 
 
 def test_closed_loop_has_no_latency_from_intended() -> None:

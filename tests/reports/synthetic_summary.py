@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 ISL, OSL, WINDOW_S = 3212, 243, 60.0
@@ -86,8 +87,22 @@ def point(index: int, rate_rps: float, speed: float = 1.0) -> dict[str, Any]:
         "bound": {"output_tps": bound, "limiter": "compute" if bound == 3850.0 else "bandwidth", **bounds,
                   "reason": None},
         "bound_fraction": output_tps / bound, "stalls": {"count": index, "total_s": 0.2 * index, "longest_s": 0.31},
+        "fluidity": {"share": None if overloaded else 1 - 0.3 * (served_rps / capacity_rps) ** 6, "reason": withheld},
+        "time_line": time_line(in_flight, overloaded),
         "validity": {"verdict": verdict, "checks": checks(index)},
     }  # fmt: skip
+
+
+def time_line(in_flight: float, overloaded: bool) -> dict[str, Any]:
+    """2.5 s bins: 10 s of warm-up, the window, and a drain; the queue of an overloaded point grows to the end of it."""
+    n_bins, bin_s = 104, 2.5
+    shape = [min(1.0, (i + 1) / 4) * (1 + 0.18 * math.sin(0.35 * i) + 0.1 * math.sin(0.9 * i)) for i in range(100)]
+    if overloaded:
+        shape = [0.02 * (i + 1) * (1 + 0.05 * math.sin(1.7 * i)) for i in range(100)]
+    drain = [shape[-1] * share for share in (0.7, 0.4, 0.15, 0.03)]
+    values = [round(in_flight * share, 3) for share in [*shape, *drain]]
+    assert len(values) == n_bins
+    return {"bin_s": bin_s, "in_flight": values, "window_s": [10.0, 10.0 + WINDOW_S * 4]}
 
 
 def conditions() -> dict[str, str]:
@@ -201,6 +216,8 @@ def _emptied(one: dict[str, Any], reason: str) -> None:
     nothing = ("concurrency_mean", "running_mean", "achieved_rps", "output_tps", "prompt_tps", "decode_rate_tps",
                "prefill_rate_tps", "goodput_rps", "attainment", "bound_fraction")  # fmt: skip
     one.update(dict.fromkeys(nothing))
+    one["fluidity"] = {"share": None, "reason": reason}
+    one["time_line"] = {"bin_s": 0.1, "in_flight": [], "window_s": [0, 0]}
     one["tokens"].update(per_event=None, prompt_mean=None, output_mean=None)
 
 

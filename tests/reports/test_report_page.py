@@ -17,7 +17,10 @@ import synthetic_summary as synthetic
 
 from reports.figures import curve, curve_png
 from reports.marks import Run
-from reports.page import NARROW, run_figures, write_report
+from reports.multiples import time_lines
+from reports.page import NARROW, points_rows, run_figures, write_report
+from reports.readings import percent
+from reports.svg import WIDE
 
 BUILDERS = {
     "open": synthetic.open_loop, "closed": synthetic.closed_loop, "unknown": synthetic.unknown_bound,
@@ -106,7 +109,7 @@ def test_every_drawing_has_a_name_a_caption_and_conditions(sources: dict[str, st
         for svg in re.findall(r"<svg[^>]*>.{0,40}<g[^>]*>", figure, flags=re.S):
             assert svg.count("aria-label=") == 2
             assert 'role="img"' in svg
-    assert len(figures) == (0 if name == "failed" else 3)
+    assert len(figures) == (0 if name == "failed" else 4)
 
 
 def test_the_first_screen_says_identity_verdicts_answer_and_curve_in_this_order(sources: dict[str, str]) -> None:
@@ -155,6 +158,36 @@ def test_no_label_of_the_curve_lies_on_another_or_on_a_point(name: str, size: tu
         assert not [text for text, box in labels if box.contains(x, y)], mark.text
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW[0]])
+def test_every_load_point_has_a_time_line_with_its_own_scale_and_its_window_shaded(width: float) -> None:
+    drawn = time_lines(Run(synthetic.open_loop()), width)
+    assert drawn is not None
+    titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert titles == [
+        "0.25 requests/s", "0.50 requests/s", "1.00 requests/s", "2.00 requests/s, invalid", "4.00 requests/s",
+        "5.00 requests/s", "6.20 requests/s, warn", "6.60 requests/s", "8.00 requests/s, overloaded",
+    ]  # fmt: skip
+    for axes, mark in zip(drawn.figure.axes, drawn.marks, strict=True):
+        [shaded] = axes.patches
+        assert (shaded.get_x(), shaded.get_x() + shaded.get_width()) == (10.0, 250.0)
+        assert mark.axes is axes
+        assert axes.get_ylim()[1] == pytest.approx(1.1 * max(axes.lines[0].get_ydata()))
+        assert axes.get_position().x1 <= 1
+    growing = drawn.figure.axes[-1].lines[0].get_ydata()
+    assert growing[95] > 5 * growing[10]
+    panels = [axes.get_tightbbox() for axes in drawn.figure.axes]
+    assert not [1 for one, other in itertools.combinations(panels, 2) if one.overlaps(other)]
+
+
+def test_a_point_whose_counter_was_lost_has_no_time_line_and_the_page_says_so() -> None:
+    summary = synthetic.open_loop()
+    summary["points"][0]["time_line"]["in_flight"] = []
+    del summary["points"][1]["time_line"]  # a summary of an earlier version
+    [figure] = run_figures(summary)["time"]
+    assert figure.missing == ("2 of 9 points n/a: the counter was not kept",)
+    assert str(figure.wide).count('class="pt"') == 7
+
+
 def test_a_drawing_follows_the_theme_and_keeps_its_text_searchable(sources: dict[str, str]) -> None:
     drawing = re.search(r'<svg class="plot".*?</svg>', sources["open"], flags=re.S)
     assert drawing is not None
@@ -196,7 +229,8 @@ def test_one_point_where_all_failed_is_not_drawn_as_a_zero(tmp_path: Path) -> No
     write_report(summary, tmp_path / "x.html")
     source = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert "1 of 9 points n/a: no answers: not one request was answered" in source
-    assert len(re.findall(r'class="pt" data-point="0"', source)) == source.count('id="spread-')
+    # It keeps its place where no throughput is drawn: the spreads and, wide and narrow, the time lines.
+    assert len(re.findall(r'class="pt" data-point="0"', source)) == source.count('id="spread-') + 2
 
 
 def test_a_missing_number_says_why_on_hover_and_in_print(sources: dict[str, str]) -> None:
@@ -238,6 +272,23 @@ def test_every_point_shows_all_its_numbers_and_is_the_same_point_everywhere(sour
         assert places.count("g") >= 2  # at least in both drawings of the curve
     first = [found for tag, found in page.tags if found.get("class") == "pt" and found.get("tabindex") == "0"]
     assert len(first) == sources["open"].count('<svg class="plot"')  # one tab stop a drawing
+
+
+def test_the_fluidity_index_stands_in_the_table_or_says_why_not(sources: dict[str, str]) -> None:
+    assert ">fluidity<small>share</small>" in sources["open"]
+    assert "<td>84%</td>" in sources["open"]
+    summary = synthetic.open_loop()
+    for one in summary["points"]:
+        one["fluidity"] = {"share": None, "reason": "no ITL objective: tokens have no deadlines"}
+    cells = [row["cells"][11] for row in points_rows(Run(summary))]
+    assert {cell.text for cell in cells} == {"n/a, no ITL objective"}
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0%"), (0.05, "5.0%"), (0.5, "50%"), (0.98, "98%"), (0.9996, "99.9%"), (1, "100%")]
+)
+def test_only_all_of_it_is_100_percent(share: float, text: str) -> None:
+    assert percent(share) == text
 
 
 def test_the_raw_numbers_are_in_the_page(sources: dict[str, str]) -> None:

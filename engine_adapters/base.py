@@ -18,7 +18,8 @@ ErrorClass = Literal[
     "read_timeout",  # the server was silent for longer than the read timeout
     "total_timeout",
     "disconnected",  # the stream ended without its terminal mark or a finish reason
-    "http_status",  # any status that is not 2xx
+    "rejected",  # turned away for its load: 429, or 503 with a Retry-After
+    "http_status",  # any other status that is not 2xx
     "stream_error",  # an error object inside a 200 stream
     "protocol",  # bytes that are not the API's
     "empty",  # a complete stream without one token
@@ -90,6 +91,7 @@ class StreamOutcome:
     read_tokens: array[int] = field(default_factory=lambda: array("i"))
     n_token_events: int = 0
     http_status: int | None = None
+    advised_wait_s: float | None = None  # the Retry-After of a refusal
     finish_reason: str | None = None
     prompt_tokens: int | None = None  # from usage
     cached_tokens: int | None = None  # from usage: prompt tokens that came out of the prefix cache
@@ -157,7 +159,10 @@ class Adapter(Protocol):
         ...
 
     async def warm(self, n_connections: int) -> None:
-        """Open so many connections before the first request is due, as far as the server allows."""
+        """Open so many connections before the first request is due, as far as the server allows.
+
+        With 0 none is kept either: the first requests open their own.
+        """
         ...
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ RACE_NS = 1_000_000_000
 # which ends with an empty line: CRLF CRLF.
 EVENT_END = b"\n\n\r\n"
 HELD_READS = 32
+ADVICE = (b"retry-after", b"date")
 
 OnRead = Callable[[int, bytes], None]
 
@@ -38,6 +39,14 @@ class KeepAliveRace(WireError):
     """Lost soon after the write and before one byte of an answer: on a pooled connection, the request is sent again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Of an answer that is not 2xx: the first 64 KiB of its body, and its `retry-after` and `date` headers."""
+
+    body: bytes = b""
+    advice: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request on one connection, until `done`."""
@@ -46,6 +55,7 @@ class Exchange:
     on_read: OnRead
     done: asyncio.Future[None]
     refusal: bytearray = field(default_factory=bytearray)
+    advice: dict[str, str] = field(default_factory=dict)  # headers of a refusal that say when to come back
 
     def keep_refusal(self, _instant_ns: int, data: bytes) -> None:
         """Take the place of `on_read` when the status is not 2xx."""
@@ -165,12 +175,14 @@ class Connection:
         self._reusable = self._framed = self._chunked = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Only how the body is framed is of interest."""
+        """How the body is framed, and with a refusal when to come back."""
         name = name.lower()
         if name == b"transfer-encoding" and b"chunked" in value.lower():
             self._framed = self._chunked = True
         elif name == b"content-length":
             self._framed = True
+        elif name in ADVICE and self._exchange is not None and self._parser.get_status_code() >= 400:
+            self._exchange.advice[name.decode()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """Status and instant; 1xx answers go before the real one and are skipped."""

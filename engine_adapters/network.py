@@ -6,6 +6,7 @@ import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -35,7 +36,7 @@ class Network:
         try:
             context = ssl.create_default_context(cafile=self.ca_file) if self.ca_file else default
             if self.cert_file:
-                context.load_cert_chain(self.cert_file, self.key_file)
+                context.load_cert_chain(self.cert_file, self.key_file, _refuse_to_ask)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             named = " or ".join(f"'{file}'" for file in (self.ca_file, self.cert_file, self.key_file) if file)
             raise PreflightError(f"the certificate in {named} can't be used: {reason(error)}") from None
@@ -45,16 +46,48 @@ class Network:
         return context
 
     def proxy_for(self, url: str, proxies: Mapping[str, str] | None = None) -> str | None:
-        """The environment's proxy for `url`, without its password; None when none is asked for or applies."""
+        """The environment's proxy for `url`, as it stands there; None when none is asked for or applies.
+
+        This machine itself is never asked for through a proxy. Raises PreflightError for what is no HTTP proxy.
+        """
         if not self.trust_env or self.unix_socket:
             return None
         parts = urlsplit(url)
         known = getproxies() if proxies is None else proxies
         found = known.get(parts.scheme) or known.get("all")
-        if not found or proxy_bypass(parts.hostname or ""):
+        if not found or is_loopback(parts.hostname or "") or proxy_bypass(parts.hostname or ""):
             return None
-        proxy = urlsplit(found if "://" in found else f"http://{found}")
-        return f"{proxy.scheme}://{proxy.hostname}" + (f":{proxy.port}" if proxy.port else "")
+        proxy = found if "://" in found else f"http://{found}"
+        try:
+            shown = without_credentials(proxy)
+        except ValueError:
+            raise PreflightError(f"the proxy that the environment names for {parts.scheme}:// is no URL") from None
+        if not shown.startswith(("http://", "https://")):
+            raise PreflightError(f"the proxy {shown} of the environment is neither http:// nor https://")
+        return proxy
+
+
+def _refuse_to_ask() -> str:
+    raise ValueError("the key is encrypted, and a benchmark asks for no passphrase")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL is this machine by its name or address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def without_credentials(url: str) -> str:
+    """Scheme, host and port of a URL; ValueError when it has no such parts."""
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise ValueError("no host")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
 
 
 def reason(error: Exception) -> str:
@@ -64,25 +97,29 @@ def reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def allow_descriptors(n_connections: int) -> None:
-    """Let this process open so many connections at once.
+def allow_descriptors(n_connections: int, at_most: int | None = None) -> None:
+    """Let this process open `n_connections` at once, and `at_most` if the system's hard limit allows it.
 
-    Raises PreflightError when the system's hard limit is below; where limits are unknown, nothing happens.
+    Raises PreflightError when the hard limit is below the first; where limits are unknown, nothing happens.
     """
     if sys.platform == "win32":
         return
     import resource
 
     needed = n_connections + SPARE_DESCRIPTORS
+    wished = max(n_connections, at_most or 0) + SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return
-    if hard != resource.RLIM_INFINITY and needed > hard:
+    unlimited = resource.RLIM_INFINITY
+    if hard != unlimited and needed > hard:
         raise PreflightError(
             f"{n_connections:,} connections at once need {needed:,} open files, and this system allows {hard:,}: "
             f"raise the hard limit (ulimit -Hn {needed}) or lower the load"
         )
+    target = wished if hard == unlimited else min(wished, hard)
+    if soft == unlimited or target <= soft:
+        return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError):
-        raise PreflightError(f"the limit of open files can't be raised to {needed:,}: ulimit -n {needed}") from None
+        if needed > soft:
+            raise PreflightError(f"the limit of open files can't be raised to {needed:,}: ulimit -n {needed}") from None

@@ -6,24 +6,26 @@ import errno
 import json
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic_ns
+from time import monotonic_ns, time
 from typing import Any
 
 import anyio
 import httpx
 
 from engine_adapters.base import ErrorClass, PreflightError, StreamOutcome
-from engine_adapters.connection import OnRead, WireError
-from engine_adapters.network import Network
+from engine_adapters.connection import OnRead, Refusal, WireError
+from engine_adapters.network import Network, without_credentials
+from engine_adapters.retry_after import advised_wait_s
 from engine_adapters.wire import Wire
 
 # An idle connection is dropped before servers drop it (uvicorn, and with it vLLM and SGLang, after 5 s), so that
 # no request meets a connection that the other side is closing.
 KEEPALIVE_S = 4.0
 ERROR_TEXT_BYTES = 2000
+STREAMS_A_CONNECTION = 100  # of HTTP/2: httpcore and most servers allow no more, and further ones would wait
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
 
@@ -71,47 +73,68 @@ class HttpClient:
         self._ssl_context = self.network.ssl_context(httpx.create_ssl_context(trust_env=False))
         self._heads: dict[str, bytes] = {}
         self._wire: Wire | None = None
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S)
-        if transport is None and self.network.unix_socket:
-            transport = httpx.AsyncHTTPTransport(uds=self.network.unix_socket, limits=limits)
-        # Environment proxies are followed only when asked for: else a benchmark measures a proxy nobody thought of.
+        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S)
+        if transport is None and self.network.unix_socket and not self.network.http2:
+            transport = httpx.AsyncHTTPTransport(uds=self.network.unix_socket, limits=self._limits)
+        self._transport = transport
+        self._client = self._make_client()
+        self._lanes = [Lane(self._client)]
+
+    def _make_client(self) -> httpx.AsyncClient:
+        """Follows no proxy of the environment by itself: that is `Network.proxy_for`'s to decide."""
+        http2, transport = self.network.http2, self._transport
         try:
-            self._client = httpx.AsyncClient(
+            if transport is None and self.network.unix_socket:
+                transport = httpx.AsyncHTTPTransport(
+                    uds=self.network.unix_socket, limits=self._limits, verify=self._ssl_context, http1=False, http2=True
+                )
+            return httpx.AsyncClient(
                 headers=self._headers,
-                limits=limits,
+                limits=self._limits,
                 timeout=httpx.Timeout(self.timeouts.read_s, connect=self.timeouts.connect_s),
                 transport=transport,
                 verify=self._ssl_context,
-                http2=self.network.http2,
-                trust_env=self.network.trust_env,
+                http1=not http2,  # who asks for HTTP/2 gets no other
+                http2=http2,
+                proxy=self._proxy,
+                trust_env=False,
             )
         except ImportError:
             raise PreflightError("HTTP/2 needs a package: pip install 'openloop[http2]'") from None
 
     @property
     def via(self) -> str:
-        """What carries the streams, for the manifest."""
-        version = "HTTP/2" if self.network.http2 else "HTTP/1.1"
-        carrier = "httpcore" if self._pulls else "own sockets"
+        """What carries the streams, for the manifest; never with a password."""
+        parts = ["httpcore" if self._pulls else "own sockets", "HTTP/2" if self.network.http2 else "HTTP/1.1"]
         if self._proxy:
-            return f"{carrier}, {version}, through the proxy {self._proxy}"
+            parts.append(f"through the proxy {without_credentials(self._proxy)}")
         if self.network.unix_socket:
-            return f"{carrier}, {version}, unix socket {self.network.unix_socket}"
-        return f"{carrier}, {version}"
+            parts.append(f"unix socket {self.network.unix_socket}")
+        if self.base_url.startswith("https:") and self.network.insecure:
+            parts.append("TLS, certificate not verified")
+        elif self.base_url.startswith("https:"):
+            parts.append("TLS")
+        return ", ".join(parts)
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        for lane in self._lanes:
+            await lane.client.aclose()
         if self._wire is not None:
             await self._wire.close()
 
     async def warm(self, path: str, n_connections: int) -> None:
-        """Have so many connections ready for streams to `path`; a server that opens none shows it with the load."""
+        """Have so many connections ready for streams to `path`, with 0 none at all.
+
+        A server that opens none shows it with the load. What httpx carries stays as it is.
+        """
         if self._pulls:
             return
         if path not in self._heads:
             await self._make_head(path)
         assert self._wire is not None
+        if not n_connections:
+            self._wire.cool()
         with suppress(WireError):
             await self._wire.warm(n_connections)
 
@@ -130,12 +153,18 @@ class HttpClient:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise PreflightError(f"{self.base_url} is not a URL that can be called: {error}") from None
         except httpx.HTTPError as error:
-            raise PreflightError(f"no answer from {url}: {describe(error)}") from None
+            raise PreflightError(f"no answer from {url}: {describe(error)}{self._hint(error)}") from None
         try:
             data = response.json()
         except ValueError:
             data = None
         return Reply(response.status_code, dict(response.headers), response.text, data)
+
+    def _hint(self, error: Exception) -> str:
+        """What to do about it, where one of our options helps."""
+        if certificate_fault(error) is not None:
+            return "; --ca-file FILE names who vouches for it, --insecure believes any certificate"
+        return "; does it speak HTTP/2, as --http2 asks?" if self.network.http2 else ""
 
     async def stream(self, path: str, body: bytes, request_id: str, outcome: StreamOutcome, on_read: OnRead) -> None:
         """POST `body` and hand every read to `on_read(instant_ns, bytes)`, stamped before anything looks at it.
@@ -165,6 +194,16 @@ class HttpClient:
         payload = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (head, request_id.encode(), len(body), body)
         refusal = await wire.request(payload, outcome, on_read)
         self._check_status(outcome, refusal)
+
+    def _lane(self) -> Lane:
+        """The client for one more stream; for HTTP/2 another one, and with it a connection, when all are full."""
+        if not self.network.http2:
+            return self._lanes[0]
+        free = next((lane for lane in self._lanes if lane.n_streams < STREAMS_A_CONNECTION), None)
+        if free is None:
+            free = Lane(self._make_client())
+            self._lanes.append(free)
+        return free
 
     async def _make_head(self, path: str) -> bytes:
         """What httpx would send to `path`, up to the headers that differ from request to request."""
@@ -198,28 +237,67 @@ class HttpClient:
         return Wire(url.raw_host.decode("ascii"), port, tls, times.connect_s, times.read_s, KEEPALIVE_S, path)
 
     async def _pull(self, path: str, body: bytes, request_id: str, outcome: StreamOutcome, on_read: OnRead) -> None:
-        request = self._client.build_request(
-            "POST", self.base_url + path, content=body, headers={**STREAM_HEADERS, "x-request-id": request_id}
+        lane, begun_ns = self._lane(), monotonic_ns()
+        request = lane.client.build_request(
+            "POST",
+            self.base_url + path,
+            content=body,
+            headers={**STREAM_HEADERS, "x-request-id": request_id},
+            extensions={"trace": stamping(outcome)},
         )
-        outcome.sent_at_ns = monotonic_ns()
-        response = await self._client.send(request, stream=True)
+        lane.n_streams += 1
         try:
-            outcome.headers_at_ns = monotonic_ns()
-            outcome.http_status = response.status_code
-            if not response.is_success:
-                self._check_status(outcome, await response.aread())
-                return
-            async for chunk in response.aiter_raw():
-                on_read(monotonic_ns(), chunk)
-            outcome.stream_end_at_ns = monotonic_ns()
+            response = await lane.client.send(request, stream=True)
+            try:
+                outcome.sent_at_ns = outcome.sent_at_ns or begun_ns  # a transport of the caller's may tell nothing
+                await self._read(response, outcome, on_read)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await response.aclose()
         finally:
-            with anyio.CancelScope(shield=True):
-                await response.aclose()
+            lane.n_streams -= 1
 
-    def _check_status(self, outcome: StreamOutcome, refusal: bytes) -> None:
-        if outcome.http_status is not None and not 200 <= outcome.http_status < 300:
-            text = refusal[:ERROR_TEXT_BYTES].decode("utf-8", "replace")
-            fail(outcome, "http_status", f"HTTP {outcome.http_status}: {error_message(text)}")
+    async def _read(self, response: httpx.Response, outcome: StreamOutcome, on_read: OnRead) -> None:
+        outcome.headers_at_ns = monotonic_ns()
+        outcome.http_status = response.status_code
+        if not response.is_success:
+            self._check_status(outcome, Refusal(await response.aread(), dict(response.headers)))
+            return
+        async for chunk in response.aiter_raw():
+            on_read(monotonic_ns(), chunk)
+        outcome.stream_end_at_ns = monotonic_ns()
+
+    def _check_status(self, outcome: StreamOutcome, refusal: Refusal) -> None:
+        status = outcome.http_status
+        if status is None or 200 <= status < 300:
+            return
+        outcome.advised_wait_s = advised_wait_s(refusal.advice, time())
+        rejected = status == 429 or (status == 503 and outcome.advised_wait_s is not None)
+        text = refusal.body[:ERROR_TEXT_BYTES].decode("utf-8", "replace")
+        fail(outcome, "rejected" if rejected else "http_status", f"HTTP {status}: {error_message(text)}")
+
+
+@dataclass
+class Lane:
+    """One httpx client and the streams that it carries now."""
+
+    client: httpx.AsyncClient
+    n_streams: int = 0
+
+
+def stamping(outcome: StreamOutcome) -> Callable[[str, Any], Awaitable[None]]:
+    """A trace for httpcore that tells connecting from sending; a request through a tunnel is sent by its last write."""
+
+    async def trace(event: str, _: Any) -> None:
+        now_ns = monotonic_ns()
+        if event == "connection.connect_tcp.complete":
+            outcome.tcp_connected_at_ns = outcome.connected_at_ns = now_ns
+        elif event.endswith((".start_tls.complete", ".connect_unix_socket.complete")):
+            outcome.connected_at_ns = now_ns
+        elif event.endswith(".send_request_headers.started"):
+            outcome.sent_at_ns = now_ns
+
+    return trace
 
 
 def fail(outcome: StreamOutcome, error_class: ErrorClass, message: str) -> None:
@@ -236,24 +314,38 @@ def classify(error: httpx.HTTPError) -> ErrorClass:
         return "connect_timeout"
     if isinstance(error, httpx.TimeoutException):
         return "read_timeout"
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpx.ConnectError | httpx.ProxyError):
         return "connect"
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError | httpx.RemoteProtocolError):
         return "disconnected"
     return "protocol"
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came from, the outermost first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def certificate_fault(error: BaseException) -> str | None:
+    """What is wrong with the server's certificate; None when it is something else that failed."""
+    found = (cause for cause in causes(error) if isinstance(cause, ssl.SSLCertVerificationError))
+    return next((cause.verify_message for cause in found), None)
+
+
 def describe(error: Exception) -> str:
     """One line for people, with the operating system's reason instead of a class name where there is one."""
-    cause: BaseException | None = error
-    while cause is not None:
+    fault = certificate_fault(error)
+    if fault is not None:
+        return f"TLS: certificate verification failed ({fault})"
+    for cause in causes(error):
         if isinstance(cause, ssl.SSLError):
             return f"TLS: {cause.reason or cause}"
         if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
             return os.strerror(cause.errno)  # asyncio puts its own words into `strerror`
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
-        cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.TimeoutException):
         return "timed out"
     return str(error) or type(error).__name__

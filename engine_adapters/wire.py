@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import Any
 
 from engine_adapters.base import StreamOutcome
-from engine_adapters.connection import Connection, Exchange, KeepAliveRace, OnRead, WireError
+from engine_adapters.connection import Connection, Exchange, KeepAliveRace, OnRead, Refusal, WireError
 from engine_adapters.sockets import READ_BYTES, LoopLink, StampedSockets, kernel_stamps
 
 OPENED_AT_ONCE = 64  # below the backlog of servers that have the smallest one
@@ -46,11 +46,11 @@ class Wire:
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._sockets: StampedSockets | None = None
 
-    async def request(self, payload: bytes, outcome: StreamOutcome, on_read: OnRead) -> bytes:
+    async def request(self, payload: bytes, outcome: StreamOutcome, on_read: OnRead) -> Refusal:
         """Send a complete request and push the body of its answer, one call a socket read, until it has ended.
 
         Fills the outcome's instants and status. Calls may come a little later than the bytes, in batches, but with the
-        instant of each read. Returns the body of an answer that is not 2xx (its first 64 KiB), which is not pushed.
+        instant of each read. Returns what came of an answer that is not 2xx, which is not pushed.
         Raises WireError; when cancelled, closes the socket.
         """
         connection = self._lease()
@@ -78,6 +78,11 @@ class Wire:
                 raise errors[0]
             if errors:
                 return  # the load will show what it needs
+
+    def cool(self) -> None:
+        """Close the idle connections, so that the next requests open their own."""
+        for connection in list(self._idle):
+            connection.abort()
 
     async def close(self) -> None:
         """Close all connections and wait until they are gone."""
@@ -122,7 +127,7 @@ class Wire:
                 return
             connection.abort()
 
-    async def _carry(self, connection: Connection, payload: bytes, outcome: StreamOutcome, on_read: OnRead) -> bytes:
+    async def _carry(self, connection: Connection, payload: bytes, outcome: StreamOutcome, on_read: OnRead) -> Refusal:
         exchange = Exchange(outcome, on_read, asyncio.get_running_loop().create_future())
         try:
             connection.send(payload, exchange)
@@ -130,7 +135,7 @@ class Wire:
         except BaseException:
             connection.give_up(exchange)
             raise
-        return bytes(exchange.refusal)
+        return Refusal(bytes(exchange.refusal), exchange.advice)
 
     async def _connect(self, outcome: StreamOutcome) -> Connection:
         try:

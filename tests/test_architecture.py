@@ -26,7 +26,13 @@ PURE = (
     "engine_adapters.reference.scheduler",
     "engine_adapters.reference.block_pool",
 )
-CLOCKS = {"loadgen.generator.clock", "engine_adapters.transport", "engine_adapters.wire"}
+CLOCKS = {
+    "loadgen.generator.clock",
+    "engine_adapters.transport",
+    "engine_adapters.wire",
+    "engine_adapters.connection",  # the wire's sockets, which stamp each read
+    "engine_adapters.sockets",
+}
 
 SERVERS = ("engine_adapters.reference", "engine_adapters.mock")  # processes of their own, with a truth of their own
 

@@ -81,7 +81,7 @@ async def ask(wire: Wire, outcome: StreamOutcome | None = None) -> bytes:
     """The body of one answer."""
     reads: list[bytes] = []
     refusal = await wire.request(REQUEST, outcome or StreamOutcome(), lambda _, data: reads.append(data))
-    return refusal or b"".join(reads)
+    return refusal.body or b"".join(reads)
 
 
 async def fault(wire: Wire) -> str:

@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": ("loadgen.commands.compare", "Lay two runs side by side in one page."),
     "gate": ("loadgen.commands.gate", "Decide by interleaved pairs whether a candidate regressed."),
     "scenario": ("loadgen.commands.scenario", "Show, check and describe scenario files."),
+    "doctor": ("loadgen.commands.doctor", "Find what this machine can offer as a client."),
     "engine": ("loadgen.commands.engine", "Serve or calibrate the bundled reference engine."),
 }
 EXIT_OURS = 70

@@ -1,0 +1,1 @@
+"""What this machine can offer as a client, found by driving a mock server that logs the truth."""

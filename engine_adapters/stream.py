@@ -94,8 +94,8 @@ class Answer:
 
         None when there is nothing to read; what is no JSON or of another shape is a fault.
         """
-        if payload.strip() == b"[DONE]":
-            self.done = True
+        if payload.strip() in (b"[DONE]", b""):  # an empty event keeps a connection open
+            self.done = self.done or bool(payload.strip())
             return None
         try:
             data = json.loads(payload)  # takes NaN, which servers in Python write
@@ -173,7 +173,8 @@ class StreamReader:
         """Decide how the answer ended; called once, also after a transport fault."""
         outcome, answer = self.outcome, self._answer
         if outcome.error_class is None:
-            self._take_all(self._end_ns(), self._parser.finish(), 0)
+            rest = [payload for payload in self._parser.finish() if not self._is_cut(payload)]
+            self._take_all(self._end_ns(), rest, 0)
         outcome.text, outcome.hidden_text = "".join(answer.text), "".join(answer.hidden)
         if len(outcome.read_tokens) != len(outcome.read_at_ns) or self._told != outcome.output_tokens:
             del outcome.read_tokens[:]
@@ -181,6 +182,20 @@ class StreamReader:
             outcome.local_tokens = self._count_tokens(outcome.text) + self._count_tokens(outcome.hidden_text)
         if outcome.error_class is None:
             self._judge(answer)
+
+    def _is_cut(self, payload: bytes) -> bool:
+        """Whether the stream ended inside this event; one that lacks only its blank line is complete."""
+        payload = payload.strip()
+        if b"[DONE]".startswith(payload):
+            return payload != b"[DONE]"  # cut, but after all that counts
+        if not payload.startswith((b"{", b"[")):
+            return False
+        try:
+            json.loads(payload)
+        except (ValueError, RecursionError):
+            self.outcome.fail("disconnected", f"the stream ended inside an event: {shown(payload)}")
+            return True
+        return False
 
     def _mark(self, answer: Answer, instant_ns: int) -> None:
         """The first token, the first one of the answer, and how many tokens the server says have come."""

@@ -13,14 +13,16 @@ from engine_adapters.stream import Answer
 
 QUERY_WORDS = 16
 DOCUMENTS = 8
+ABSENT = msgspec.Raw()
+EMPTY = (b"", b"[]", b"null")
 
 
 class Event(msgspec.Struct, gc=False):
     """The whole answer; the vectors stay raw bytes."""
 
-    data: msgspec.Raw | None = None
-    results: msgspec.Raw | None = None
-    embeddings: msgspec.Raw | None = None
+    data: msgspec.Raw = ABSENT
+    results: msgspec.Raw = ABSENT
+    embeddings: msgspec.Raw = ABSENT
     usage: dict[str, Any] | None = None
     error: Any = None
 
@@ -40,8 +42,7 @@ def take(answer: Answer, payload: bytes) -> None:
         answer.fail(event.error)
     if event.usage:
         take_usage(answer, {"prompt_tokens": event.usage.get("total_tokens")} | event.usage)
-    listed = event.data or event.results or event.embeddings
-    if listed is None or bytes(listed).strip() in (b"[]", b"null"):
+    if all(bytes(listed).strip() in EMPTY for listed in (event.data, event.results, event.embeddings)):
         answer.outcome.fail("empty", "an answer without vectors or scores")
 
 

@@ -201,7 +201,7 @@ def test_an_event_without_end_is_refused_and_does_not_fill_the_memory(
         monkeypatch.setattr(module, "MAX_EVENT_BYTES", 100)
     parser = parser_of()
     with pytest.raises(FramingError):
-        feed_all(parser, [chunk] * 20)
+        feed_all(parser, [chunk] * 50)
 
 
 def feed_all(parser: Any, chunks: list[bytes]) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.analysis.percentiles import Floats, Ints
 from loadgen.analysis.student_t import t_quantile
+from loadgen.analysis.token_events import Reads, gaps, laid_out
 from loadgen.collectors.records import PointLog, RequestRecord
 
 Since = Literal["intended", "sent"]
@@ -55,16 +55,19 @@ def tpot(record: RequestRecord) -> float | None:
 def event_gap(record: RequestRecord) -> Floats:
     """Gaps between successive token events of a request, pooled over requests. Events of one socket read share its
     instant, so the gaps inside a read are zero. Equals ITL where each event is one token."""
-    counts = np.asarray(record.gap_events, dtype=np.int64)
-    gaps = np.zeros(int(counts.sum()))
-    gaps[np.cumsum(counts) - counts] = np.asarray(record.gap_ns, dtype=np.float64) / 1e9
-    return gaps[1:]
+    return pooled_gaps([record], "n_events")[0]
 
 
 def itl(record: RequestRecord) -> Floats | None:
-    """Inter-token latency: gaps between successive tokens, pooled over requests, not averaged inside one. Null where
-    events and tokens differ in number: the event gap is shown then."""
-    return event_gap(record) if one_token_per_event(record) else None
+    """Inter-token latency: gaps between successive tokens, pooled over requests, not averaged inside one. An event of
+    k tokens is one gap shared over its k tokens, where the server says how many each event has; where it does not, and
+    events and tokens differ in number, ITL is null: the event gap is shown then."""
+    return pooled_gaps([record], "n_tokens")[0] if tokens_are_placed(record) else None
+
+
+def tokens_are_placed(record: RequestRecord) -> bool:
+    """Whether it is known when each token came: the server told it for every read, or each event was one token."""
+    return bool(record.gap_tokens) or one_token_per_event(record)
 
 
 def one_token_per_event(record: RequestRecord) -> bool:
@@ -128,44 +131,50 @@ def n_due(log: PointLog, records: Iterable[RequestRecord]) -> int:
 def output_tps(log: PointLog, records: Sequence[RequestRecord]) -> float | None:
     """Output throughput: tokens that arrived inside the measured window / its length, from every request, warm-up,
     unfinished and failed ones included; not whole-run tokens over a wall time with the drain in it."""
-    start, end = window_ns(log)
-    default = tokens_per_event(records) or 1.0
-    tokens = sum(_tokens_between(r, start, end, default) for r in records)
-    return tokens / window_s(log) if tokens and end > start else None
+    tokens = float(tokens_by_batch(log, records).sum())
+    return tokens / window_s(log) if tokens else None
 
 
 def output_tps_interval(log: PointLog, records: Sequence[RequestRecord]) -> tuple[float, float] | None:
     """95% interval of output throughput by batch means: Student t over those of ten equal parts of the window."""
-    start, end = window_ns(log)
-    if end <= start:
+    if not window_s(log):
         return None
-    edges = np.linspace(start, end, N_BATCHES + 1)
-    default = tokens_per_event(records) or 1.0
-    per_batch = np.zeros(N_BATCHES)
-    for record in records:
-        at_ns, tokens = token_arrivals(record, default)
-        per_batch += np.histogram(at_ns, edges, weights=tokens)[0]
-    per_batch /= (end - start) / 1e9 / N_BATCHES
+    per_batch = tokens_by_batch(log, records) / (window_s(log) / N_BATCHES)
     mean, error = float(per_batch.mean()), float(per_batch.std(ddof=1)) / math.sqrt(N_BATCHES)
     half = t_quantile(0.975, N_BATCHES - 1) * error
     return (max(mean - half, 0.0), mean + half) if mean else None
 
 
-def _tokens_between(record: RequestRecord, start_ns: int, end_ns: int, default_per_event: float) -> float:
-    """Tokens whose read fell into [start, end)."""
-    at_ns, tokens = token_arrivals(record, default_per_event)
-    return float(tokens[(at_ns >= start_ns) & (at_ns < end_ns)].sum())
+def tokens_by_batch(log: PointLog, records: Sequence[RequestRecord]) -> Floats:
+    """Tokens that arrived in each of ten equal parts of the measured window."""
+    start, end = window_ns(log)
+    per_batch = np.zeros(N_BATCHES)
+    default = tokens_per_event(records) or 1.0
+    for reads in laid_out(records) if end > start else ():
+        inside = (reads.at_ns >= start) & (reads.at_ns < end)
+        batch = ((reads.at_ns[inside] - start) * N_BATCHES) // (end - start)
+        per_batch += np.bincount(batch, weights=tokens_in(reads, default)[inside], minlength=N_BATCHES)
+    return per_batch
 
 
-def token_arrivals(record: RequestRecord, default_per_event: float) -> tuple[npt.NDArray[np.int64], Floats]:
-    """(instants, tokens) of a request's reads; where usage counts more tokens than events, each event stands for its
-    share."""
-    if record.first_token_at_ns is None or not record.gap_events:
-        return np.array([], dtype=np.int64), np.array([])
-    at_ns = record.first_token_at_ns + np.cumsum(np.asarray(record.gap_ns, dtype=np.int64))
-    counted = record.output_tokens_source == "usage" and record.output_tokens and record.n_token_events
-    per_event = record.output_tokens / record.n_token_events if counted and record.output_tokens else default_per_event
-    return at_ns, np.asarray(record.gap_events, dtype=np.float64) * per_event
+def tokens_in(reads: Reads, default_per_event: float) -> Floats:
+    """Tokens of each read: what the server told, else its events, each standing for its share of the usage's count."""
+    shares = [_per_event(record, default_per_event) for record in reads.records]
+    told = np.array([bool(record.gap_tokens) for record in reads.records])[reads.owner]
+    return np.where(told, reads.n_tokens, reads.n_events * np.array(shares)[reads.owner])
+
+
+def _per_event(record: RequestRecord, default: float) -> float:
+    if record.output_tokens_source == "events" or not record.output_tokens or not record.n_token_events:
+        return default
+    return record.output_tokens / record.n_token_events
+
+
+def token_arrivals(record: RequestRecord, default_per_event: float) -> tuple[Ints, Floats]:
+    """(instants, tokens) of a request's reads."""
+    for reads in laid_out([record]):
+        return reads.at_ns, tokens_in(reads, default_per_event)
+    return np.array([], dtype=np.int64), np.array([])
 
 
 def tokens_per_event(records: Iterable[RequestRecord]) -> float | None:
@@ -278,18 +287,17 @@ def time_line(log: PointLog) -> dict[str, Any]:
     }
 
 
-def pooled_gaps(records: Iterable[RequestRecord]) -> tuple[Floats, Ints]:
-    """All event gaps of the requests and, for each, the slice of time (0 to 39) in which it ended."""
-    gaps, ends_s, origin_ns = [np.empty(0)], [np.empty(0)], None
-    for record in records:
-        if record.first_token_at_ns is not None and record.gap_events:
-            origin_ns = origin_ns if origin_ns is not None else record.first_token_at_ns
-            own = event_gap(record)
-            gaps.append(own)
-            ends_s.append((record.first_token_at_ns - origin_ns) / 1e9 + np.cumsum(own))
-    at_s = np.concatenate(ends_s)
-    edges = np.linspace(at_s.min(), at_s.max(), N_TIME_BLOCKS + 1)[1:-1] if len(at_s) else np.empty(0)
-    return np.concatenate(gaps), np.searchsorted(edges, at_s, side="right").astype(np.int64)
+def pooled_gaps(records: Sequence[RequestRecord], between: Literal["n_events", "n_tokens"]) -> tuple[Floats, Ints]:
+    """All gaps between events, or tokens, of the requests and, for each, the slice of time (0 to 39) it ended in."""
+    pieces, slices = [np.empty(0)], [np.empty(0, dtype=np.int64)]
+    spans = [span for r in records if (span := _tokens_at(r)) is not None]
+    begin, end = (min(a for a, _ in spans), max(b for _, b in spans) + 1) if spans else (0, 1)
+    for reads in laid_out(records):
+        values, of_read = gaps(reads, reads.n_events if between == "n_events" else reads.n_tokens)
+        slice_of_read = ((reads.at_ns - begin) * N_TIME_BLOCKS) // (end - begin)
+        pieces.append(values)
+        slices.append(np.clip(slice_of_read, 0, N_TIME_BLOCKS - 1)[of_read])
+    return np.concatenate(pieces), np.concatenate(slices)
 
 
 # --- what is published about them --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -119,7 +119,7 @@ def measure(
         "tokens": token_table(window),
         "bound": bound,
         "bound_fraction": throughput / bound["output_tps"] if throughput and bound["output_tps"] else None,
-        "stalls": metrics.stalls(metrics.pooled_gaps(_answering(window))[0], itl_limit_s),
+        "stalls": metrics.stalls(metrics.pooled_gaps(_answering(window), "n_events")[0], itl_limit_s),
         "fluidity": fluidity_of(window, log.mode, objectives),
         "time_line": metrics.time_line(log),
     }
@@ -163,7 +163,8 @@ def distributions(window: Sequence[RequestRecord], mode: str) -> dict[str, Any]:
             "from_sent": _latency(answering, metric, at, "sent"),
         }
     tpots = [each for r in window if r.status == "ok" and (each := metrics.tpot(r)) is not None]
-    return result | {"itl": _itl(answering), "tpot": distribution(tpots), "event_gap": _gaps(answering)}
+    event_gap = _gaps(answering, "n_events")
+    return result | {"itl": _itl(answering, event_gap), "tpot": distribution(tpots), "event_gap": event_gap}
 
 
 def _answering(window: Sequence[RequestRecord]) -> list[RequestRecord]:
@@ -193,17 +194,19 @@ def _waited(record: RequestRecord, since: Since) -> float | None:
     return None if begin is None or record.stream_end_at_ns is None else (record.stream_end_at_ns - begin) / 1e9
 
 
-def _itl(records: Sequence[RequestRecord]) -> dict[str, Any]:
-    plain = [r for r in records if metrics.one_token_per_event(r)]
-    if len(plain) < (1 - MULTI_TOKEN_SHARE) * len(records):
+def _itl(records: Sequence[RequestRecord], event_gap: dict[str, Any]) -> dict[str, Any]:
+    placed = [r for r in records if metrics.tokens_are_placed(r)]
+    if len(placed) < (1 - MULTI_TOKEN_SHARE) * len(records):
         per_event = metrics.tokens_per_event(records)
         known = f"{per_event:.2f} tokens per event" if per_event else "tokens and events differ in number"
         return empty(f"n/a: {known}; see the event gap")
-    return _gaps(plain)
+    if len(placed) == len(records) and not any(r.gap_tokens for r in records):
+        return event_gap | {}
+    return _gaps(placed, "n_tokens")
 
 
-def _gaps(records: Sequence[RequestRecord]) -> dict[str, Any]:
-    gaps, blocks = metrics.pooled_gaps(records)
+def _gaps(records: Sequence[RequestRecord], between: Literal["n_events", "n_tokens"]) -> dict[str, Any]:
+    gaps, blocks = metrics.pooled_gaps(records, between)
     return distribution(gaps, blocks)
 
 

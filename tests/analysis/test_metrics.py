@@ -132,7 +132,7 @@ def test_stalls_are_judged_by_the_gaps_between_reads_and_by_the_objective() -> N
 
 
 def test_pooled_gaps_carry_the_slice_of_time_they_ended_in() -> None:
-    gaps, blocks = metrics.pooled_gaps([record(0.0, 0.1, (0.1,) * 50), record(100.0, 0.1, (0.2,) * 50)])
+    gaps, blocks = metrics.pooled_gaps([record(0.0, 0.1, (0.1,) * 50), record(100.0, 0.1, (0.2,) * 50)], "n_events")
     assert len(gaps) == len(blocks) == 100
     assert blocks[:50].max() < blocks[50:].min()
     assert blocks.max() == 39

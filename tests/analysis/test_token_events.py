@@ -30,7 +30,7 @@ def request(reads: Shape, told: bool) -> RequestRecord:
 
 
 def gaps_by_definition(made: RequestRecord, told: bool) -> list[float]:
-    """Of each read the first event's gap, shared over its tokens when they are told; what follows in it came at once."""
+    """Of each read the first event's gap, shared over its tokens when told; what follows in it came at once."""
     found: list[float] = []
     for gap, n, total in zip(made.gap_ns, made.gap_events, made.gap_tokens or made.gap_events, strict=True):
         k = total // n if told else 1

@@ -65,9 +65,9 @@ def distribution(values: Sequence[float] | Floats, blocks: Ints | None = None) -
 
 
 def empty(reason: str | None, n: int = 0) -> dict[str, Any]:
-    """A distribution without any figure, and why."""
+    """A distribution of times in seconds without any figure, and why."""
     nothing = dict.fromkeys(QUANTILES)
-    return {"n": n, "mean": None, **nothing, "ci95": dict(nothing), "needs": {}, "reason": reason}
+    return {"unit": "s", "n": n, "mean": None, **nothing, "ci95": dict(nothing), "needs": {}, "reason": reason}
 
 
 def missing_samples(n: int) -> dict[str, int]:

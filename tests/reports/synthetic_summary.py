@@ -19,8 +19,8 @@ def dist(median_s: float, n: int, tail: float = 1.0, reason: str | None = None) 
     }
     ci95 = {name: None if value is None else [value * 0.93, value * 1.09] for name, value in values.items()}
     needs = {name: need for name, need in NEEDS.items() if n < need}
-    return {"n": n, "mean": None if reason or not n else median_s * 1.1, **values, "ci95": ci95, "needs": needs,
-            "reason": reason}  # fmt: skip
+    mean = None if reason or not n else median_s * 1.1
+    return {"unit": "s", "n": n, "mean": mean, **values, "ci95": ci95, "needs": needs, "reason": reason}
 
 
 def check(name: str, verdict: str, value: Any, limit: str, text: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from loadgen.analysis.metrics import Since, token_arrivals, tokens_per_event
-from loadgen.analysis.percentiles import Floats
+from loadgen.analysis.metrics import Since, tokens_in, tokens_per_event
+from loadgen.analysis.token_events import Floats, Ints, laid_out
 from loadgen.collectors.records import RequestRecord
 
 ROUNDING_S = 1e-9  # instants are whole nanoseconds
@@ -22,24 +23,39 @@ def fluidity(
     deadlines count from its arrival. Over answers that had a token; null without an ITL objective (Agrawal et al.,
     Etalon, 2024)."""
     default, met, missed = tokens_per_event(records) or 1.0, 0.0, 0
-    for record in records:
-        at_ns, tokens = token_arrivals(record, default)
-        begin_ns = record.intended_at_ns if since == "intended" else record.sent_at_ns
-        if not len(at_ns) or begin_ns is None:
-            continue
-        at_s, due_s = (at_ns - begin_ns) / 1e9, ttft_limit_s
-        if due_s is None:
-            due_s, tokens[0] = float(at_s[0]) + itl_limit_s, max(tokens[0] - 1, 0)
-        one_met, one_missed = deadlines(at_s, tokens, due_s, itl_limit_s)
-        met, missed = met + one_met, missed + one_missed
+    for reads in laid_out([r for r in records if _begin_ns(r, since) is not None]):
+        begin_ns = np.array([_begin_ns(r, since) for r in reads.records], dtype=np.int64)
+        at_s, tokens = (reads.at_ns - begin_ns[reads.owner]) / 1e9, tokens_in(reads, default)
+        starts = np.flatnonzero(np.diff(reads.owner, prepend=-1))
+        due_s = np.full(len(starts), ttft_limit_s or 0.0)
+        if ttft_limit_s is None:
+            due_s = at_s[starts] + itl_limit_s
+            tokens[starts] = np.maximum(tokens[starts] - 1, 0)
+        late = _late(reads.owner, starts, at_s, tokens, due_s, itl_limit_s)
+        met += float(tokens[~late[reads.owner]].sum())
+        for i in np.flatnonzero(late).tolist():
+            own = slice(starts[i], starts[i + 1] if i + 1 < len(starts) else None)
+            one_met, one_missed = deadlines(at_s[own], tokens[own], float(due_s[i]), itl_limit_s)
+            met, missed = met + one_met, missed + one_missed
     return met / (met + missed) if met + missed else None
+
+
+def _begin_ns(record: RequestRecord, since: Since) -> int | None:
+    return record.intended_at_ns if since == "intended" else record.sent_at_ns
+
+
+def _late(
+    owner: Ints, starts: Ints, at_s: Floats, tokens: Floats, due_s: Floats, limit_s: float
+) -> npt.NDArray[np.bool_]:
+    """For each request, whether any of its tokens came after it was due."""
+    ahead = np.cumsum(tokens) - tokens
+    ahead -= ahead[starts][owner]
+    late: npt.NDArray[np.bool_] = np.maximum.reduceat(at_s > due_s[owner] + ahead * limit_s + ROUNDING_S, starts)
+    return late
 
 
 def deadlines(at_s: Floats, tokens: Floats, due_s: float, limit_s: float) -> tuple[float, int]:
     """(met, missed) of one answer: `tokens[i]` came at `at_s[i]`, the first was due at `due_s`."""
-    ahead = np.concatenate(([0.0], np.cumsum(tokens)[:-1]))
-    if not (at_s > due_s + ahead * limit_s + ROUNDING_S).any():
-        return float(tokens.sum()), 0
     met, missed = 0.0, 0
     for at, n in zip(at_s.tolist(), tokens.tolist(), strict=True):
         late_s = at - due_s

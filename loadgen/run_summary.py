@@ -175,6 +175,7 @@ def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
         "split": f"{spec['devices']} device{'s' * (spec['devices'] > 1)}" if "devices" in spec else UNKNOWN,
         "power_and_clocks": UNKNOWN,
         "client_machine": f"{machine_text(manifest['client']['machine'])}, {manifest['client']['loop']}",
+        "connections": _connections(manifest, scenario),
         "token_source": _token_source(points),
         "seed": str(scenario.seed),
         "url": server["url"],
@@ -185,6 +186,12 @@ def _load_text(scenario: Scenario) -> str:
     """The asked load; the rates that were driven stand with the points, since two runs may find different ones."""
     window_s, warmup_s = scenario.load.duration_s, scenario.load.warmup_s
     return f"{describe.load(scenario)}, {window_s:g} s measured after {warmup_s:g} s of warm-up"
+
+
+def _connections(manifest: Mapping[str, Any], scenario: Scenario) -> str:
+    """What carried the streams, and who opened the connections."""
+    opened = "opened before the load" if scenario.connections == "warm" else "opened by the load (cold)"
+    return f"{manifest['client'].get('via', UNKNOWN)}; {opened}"
 
 
 def _answers(points: Points) -> list[RequestRecord]:

@@ -13,6 +13,7 @@ from loadgen.analysis.metrics import completion_rate
 from loadgen.collectors.records import PointLog, RequestRecord
 from loadgen.generator.clock import Clock, MonotonicClock
 from loadgen.generator.closed_loop import run_closed_loop
+from loadgen.generator.limit import TokenBucket
 from loadgen.generator.open_loop import run_open_loop
 from loadgen.generator.point import MemorySink, PointRun, Progress, Sink
 from loadgen.scenario.prompts import TextUnit, fit_text_unit, render_prompt, unit_probes
@@ -43,6 +44,7 @@ class Session:
     ) -> tuple[PointLog, list[RequestRecord]]:
         """Drive one load point; its records also go to the session's sink as they come."""
         sink = MemorySink(self.sink)
+        scenario, limit = self.scenario, self.scenario.limit
         run = PointRun(
             schedule=plan,
             bodies=self.bodies(plan),
@@ -50,8 +52,12 @@ class Session:
             clock=self.clock,
             sink=sink,
             run_id=self.run_id,
-            arrivals=self.scenario.as_json()["load"]["arrivals"],
-            max_in_flight=self.scenario.load.max_in_flight,
+            arrivals=scenario.as_json()["load"]["arrivals"],
+            max_in_flight=scenario.load.max_in_flight,
+            warm=scenario.connections == "warm",
+            on_429=scenario.on_429,
+            patience_s=scenario.timeouts.total_s,
+            bucket=TokenBucket(limit.rate_rps, limit.burst) if limit else None,
             progress=progress or Progress(),
         )
         drive = run_open_loop if plan.mode == "open" else run_closed_loop

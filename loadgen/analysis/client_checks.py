@@ -146,6 +146,8 @@ def arrivals(e: Evidence) -> Check:
     log = e.log
     if log.mode == "closed":
         return Check("arrivals", "n/a", None, "", "Closed loop: the server's answers make the arrivals.")
+    if any(r.limit_delay_ns for r in e.measured):
+        return Check("arrivals", "n/a", None, "", "The client's own limit made the arrivals.")
     fit = _fit(e, [start for r in e.measured if (start := start_ns(r)) is not None])
     limit = "warn outside 95%, invalid outside 99.9% of the sampling error"
     if fit.cv is None or fit.dispersion is None:

@@ -64,9 +64,10 @@ class Evidence:
 
     @cached_property
     def lateness_s(self) -> Floats:
-        """Send - intended; for a request that opened its own connection, dispatch - intended (connecting is not
-        ours)."""
-        starts = [(start_ns(r), r.intended_at_ns) for r in self.measured]
+        """Send - intended; for a request that opened its own connection or was sent again, dispatch - intended
+        (connecting and the server's rejections are not ours). Delays by the client's own limit are asked for, and left
+        out."""
+        starts = [(start_ns(r), r.intended_at_ns + r.limit_delay_ns) for r in self.measured]
         return np.array([(start - intended) / 1e9 for start, intended in starts if start is not None])
 
     @cached_property
@@ -120,7 +121,10 @@ def window_bins(log: PointLog) -> list[float]:
 
 
 def start_ns(record: RequestRecord) -> int | None:
-    return record.dispatched_at_ns if record.connected_at_ns is not None else record.sent_at_ns
+    """When the generator began with a request: its send, or its dispatch where something else came between."""
+    if record.connected_at_ns is not None or record.n_attempts > 1:
+        return record.dispatched_at_ns
+    return record.sent_at_ns
 
 
 def grade(value: float, warn: float, invalid: float) -> CheckVerdict:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loadgen.analysis import metrics
+from loadgen.analysis import admission, metrics
 from loadgen.analysis.censoring import censored_distribution
 from loadgen.analysis.evidence import Evidence
 from loadgen.analysis.fluidity import fluidity
@@ -75,7 +75,14 @@ def summarize_run(
     return scrubbed
 
 
-DEFINED: dict[str, Callable[..., Any]] = {**metrics.DEFINED, "fluidity": fluidity, "goodput_rps": goodput}
+DEFINED: dict[str, Callable[..., Any]] = {
+    **metrics.DEFINED,
+    "fluidity": fluidity,
+    "goodput_rps": goodput,
+    "connecting": admission.connecting,
+    "rejections": admission.rejections,
+    "client_limit": admission.limited,
+}
 
 
 @dataclass
@@ -116,6 +123,9 @@ def measure(
         "attainment": attainment,
         **counts(log, records, window),
         "errors": error_table(window),
+        "connecting": admission.connecting(window),
+        "rejections": admission.rejections(window),
+        "client_limit": admission.limited(window),
         "tokens": token_table(window),
         "bound": bound,
         "bound_fraction": throughput / bound["output_tps"] if throughput and bound["output_tps"] else None,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from loadgen.analysis import client_checks, server_checks
+from loadgen.analysis import admission, client_checks, server_checks
 from loadgen.analysis.evidence import Check, CheckVerdict, Evidence
 
 Verdict = Literal["VALID", "WARN", "INVALID", "NONSTATIONARY"]
@@ -53,6 +53,9 @@ CHECKS: tuple[Callable[[Evidence], Check], ...] = (
     client_checks.shed,
     client_checks.records_writing,
     client_checks.arrivals,
+    admission.check_connecting,
+    admission.check_limit,
+    admission.check_rejections,
     server_checks.little,
     server_checks.answer_lengths,
     server_checks.prompt_lengths,

@@ -17,8 +17,12 @@ class RequestRecord:
     status: `ok` (complete answer), `failed` (error_class says how), `unfinished` (still in flight when the point
     was closed: censored, `stream_end_at_ns` is then the censoring instant), `shed` (held back by max_in_flight).
     `gap_ns[i]`, `gap_events[i]`, `gap_bytes[i]` describe the i-th socket read that carried token events: nanoseconds
-    since the previous such read (0 for the first), token events in it, and bytes in it. On disk they stand in the
+    since the previous such read (0 for the first), token events in it, and bytes in it; `gap_tokens[i]` is the number
+    of tokens that the server said it brought, and the array is empty where it did not say. On disk they stand in the
     sidecar.
+    A rejected request (429, or 503 with a Retry-After) is sent again when the scenario says so: the instants from
+    `sent_at_ns` on are then those of its last attempt, and it was in flight from `dispatched_at_ns` on.
+    `limit_delay_ns` is how long the client's own limit held it back, before `dispatched_at_ns`.
     In closed loop `intended_at_ns` is the moment the user became free, so only `sent` based metrics mean anything.
     """
 
@@ -49,6 +53,11 @@ class RequestRecord:
     http_status: int | None = None
     error_class: str | None = None
     error: str | None = None
+    limit_delay_ns: int = 0
+    n_attempts: int = 1
+    n_rejections: int = 0
+    first_rejected_at_ns: int | None = None  # its refusal was complete
+    advised_wait_s: float | None = None  # the Retry-After of the first rejection
     repeat: bool = False  # the data set was shorter than the run and this prompt was used before
     prompt_group: int | None = None
     reads_total: int = 0  # socket reads of the answer, those without a token included
@@ -57,13 +66,14 @@ class RequestRecord:
     gap_ns: array[int] = field(default_factory=lambda: array("q"))
     gap_events: array[int] = field(default_factory=lambda: array("i"))
     gap_bytes: array[int] = field(default_factory=lambda: array("i"))
+    gap_tokens: array[int] = field(default_factory=lambda: array("i"))
 
     def row(self) -> dict[str, Any]:
         """The record as a JSON object, without the gaps (they go to the sidecar)."""
         return {name: getattr(self, name) for name in ROW}
 
 
-GAPS = ("gap_ns", "gap_events", "gap_bytes")
+GAPS = ("gap_ns", "gap_events", "gap_bytes", "gap_tokens")
 ROW = tuple(field.name for field in fields(RequestRecord) if field.name not in GAPS)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 from array import array
-from bisect import bisect
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,12 +17,14 @@ import anyio
 from engine_adapters.base import Adapter, StreamOutcome
 from loadgen.collectors.client_health import ClientHealth
 from loadgen.collectors.records import Phase, PointLog, RequestRecord
+from loadgen.generator import connections
 from loadgen.generator.clock import Clock
 from loadgen.generator.in_flight import InFlight
+from loadgen.generator.limit import TokenBucket
+from loadgen.generator.retries import OnRejection, come_back_ns
 from loadgen.scenario.schedule import PlannedRequest, PointSchedule
 
 BIN_S = 0.1
-WARM_S = 0.1
 
 
 class Sink(Protocol):
@@ -114,6 +115,10 @@ class PointRun:
     run_id: str
     arrivals: str | dict[str, Any] = "poisson"
     max_in_flight: int | None = None
+    warm: bool = True  # connections are open before the first request is due
+    on_429: OnRejection = "fail"
+    patience_s: float = 600.0  # longest that a rejected request is tried again, from when it was taken up
+    bucket: TokenBucket | None = None
     progress: Progress = field(default_factory=Progress)
     t0_ns: int = 0
     t0_wall_s: float = 0.0
@@ -144,16 +149,6 @@ class PointRun:
         """When waiting for measured requests ends; what is in flight then is censored."""
         return self.window_end_ns + round(self.schedule.cooldown_s * 1e9)
 
-    def connections_at_start(self) -> int:
-        """Connections to open before t0: one for each user, or for the busiest tenth of a second of the arrivals.
-
-        The warm-up opens the rest. Many more than are needed would harm servers that give each connection a thread.
-        """
-        if self.schedule.mode != "open":
-            return min(self.schedule.concurrency or 0, len(self.schedule.requests))
-        at_s = [planned.at_s for planned in self.schedule.requests]
-        return max((bisect(at_s, start_s + WARM_S) - i for i, start_s in enumerate(at_s)), default=0)
-
     def wall_s(self, at_ns: int) -> float:
         """UTC epoch seconds of a monotonic instant: one anchor for each point."""
         return self.t0_wall_s + (at_ns - self.t0_ns) / 1e9
@@ -161,19 +156,41 @@ class PointRun:
     async def carry_out(self, planned: PlannedRequest, phase: Phase, intended_ns: int) -> None:
         """Send one request, wait for its end and record it, whatever the end is."""
         record = self._new_record(planned, phase, intended_ns)
-        outcome = StreamOutcome()
-        record.dispatched_at_ns = self.clock.now_ns()
-        self.in_flight.enter(record.dispatched_at_ns)
-        self.progress.sent += 1
+        tries = [StreamOutcome()]
         finished = False
         try:
-            await self.adapter.stream(
-                self.bodies[planned.index], f"{self.run_id}-{record.point}-{record.index}", outcome
-            )
+            await self._pass_limit(record)
+            record.dispatched_at_ns = self.clock.now_ns()
+            self.in_flight.enter(record.dispatched_at_ns)
+            self.progress.sent += 1
+            await self._try(planned, record.dispatched_at_ns, tries)
             finished = True
         finally:
-            self.in_flight.leave(outcome.stream_end_at_ns or self.clock.now_ns())
-            self._close(record, outcome, finished)
+            if record.dispatched_at_ns is not None:
+                self.in_flight.leave(tries[-1].stream_end_at_ns or self.clock.now_ns())
+            self._close(record, tries, finished)
+
+    async def _pass_limit(self, record: RequestRecord) -> None:
+        """Wait for a turn at the client's own limit, where there is one; the request is not in flight meanwhile."""
+        if self.bucket is None:
+            return
+        asked_ns = self.clock.now_ns()
+        turn_ns = self.bucket.turn_ns(asked_ns)
+        record.limit_delay_ns = turn_ns - asked_ns
+        if turn_ns > asked_ns:
+            await self.clock.sleep_coarse_until_ns(turn_ns)
+
+    async def _try(self, planned: PlannedRequest, dispatched_ns: int, tries: list[StreamOutcome]) -> None:
+        """Send until the request is accepted or given up; the last of `tries` is the one that is under way."""
+        body, request_id = self.bodies[planned.index], f"{self.run_id}-{self.schedule.point}-{planned.index}"
+        give_up_ns = dispatched_ns + round(self.patience_s * 1e9)
+        while True:
+            await self.adapter.stream(body, request_id, tries[-1])
+            again_ns = come_back_ns(self.on_429, tries[-1], give_up_ns)
+            if again_ns is None:
+                return
+            tries.append(StreamOutcome())
+            await self.clock.sleep_coarse_until_ns(again_ns)
 
     def shed(self, planned: PlannedRequest, phase: Phase, intended_ns: int) -> None:
         """Record a request that the in-flight limit held back."""
@@ -196,8 +213,10 @@ class PointRun:
             prompt_group=planned.prefix_group,
         )
 
-    def _close(self, record: RequestRecord, outcome: StreamOutcome, finished: bool) -> None:
+    def _close(self, record: RequestRecord, tries: Sequence[StreamOutcome], finished: bool) -> None:
+        outcome = tries[-1]
         fill(record, outcome)
+        fill_rejections(record, tries)
         if finished:
             record.status = "ok" if outcome.ok else "failed"
         elif record.stream_end_at_ns is None:
@@ -289,12 +308,22 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
     at_ns = outcome.read_at_ns
     record.gap_ns = array("q", [0] * bool(at_ns) + [b - a for a, b in pairwise(at_ns)])
     record.gap_events, record.gap_bytes = outcome.read_events, outcome.read_bytes
+    record.gap_tokens = outcome.read_tokens
+
+
+def fill_rejections(record: RequestRecord, tries: Sequence[StreamOutcome]) -> None:
+    """What became of the attempts before the last one, and of a last one that was rejected too."""
+    record.n_attempts = len(tries)
+    record.n_rejections = sum(outcome.error_class == "rejected" for outcome in tries)
+    if record.n_rejections:
+        record.first_rejected_at_ns = tries[0].stream_end_at_ns
+        record.advised_wait_s = tries[0].advised_wait_s
 
 
 async def watch_point(run: PointRun, drive: Callable[[PointRun], Awaitable[None]], lead_ns: int) -> PointLog:
     """Run `drive` with a quiet runtime and a loop probe; log the point even when it is interrupted."""
     interrupted = True
-    await run.adapter.warm(run.connections_at_start())
+    await run.adapter.warm(connections.at_start(run.schedule) if run.warm else 0)
     with quiet_runtime():
         async with watched(run.clock) as health:
             run.begin(lead_ns)

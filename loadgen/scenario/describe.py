@@ -22,13 +22,19 @@ def output_lengths(scenario: Scenario) -> str:
 
 
 def load(scenario: Scenario) -> str:
-    """Arrival process and ladder of rates, or closed loop and its concurrencies."""
+    """Arrival process and ladder of rates, or closed loop and its concurrencies; and what may hold requests back."""
     spec = scenario.load
     if spec.concurrency is not None:
-        return f"closed loop, concurrency {', '.join(f'{level:,}' for level in spec.concurrency)}"
+        return f"closed loop, concurrency {', '.join(f'{level:,}' for level in spec.concurrency)}{_held_back(scenario)}"
     rates = ", ".join(f"{rate:g}" for rate in spec.rates or ()) if spec.rates != "auto" else ""
     ladder = f"{rates} requests/s" if rates else "rates found from light load to saturation"
-    return f"open loop, {arrivals.describe(spec.arrivals)}, {ladder}"
+    return f"open loop, {arrivals.describe(spec.arrivals)}, {ladder}{_held_back(scenario)}"
+
+
+def _held_back(scenario: Scenario) -> str:
+    limit = scenario.limit
+    text = f", the client's own limit {limit.rate_rps:g}/s with bursts of {limit.burst}" if limit else ""
+    return text + (", a rejected request waits as advised" if scenario.on_429 == "wait" else "")
 
 
 def latency_target(scenario: Scenario) -> str:

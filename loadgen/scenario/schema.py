@@ -205,6 +205,13 @@ class Timeouts(Model):
     total_s: PositiveDuration = Field(default=600.0, alias="total")
 
 
+class Limit(Model):
+    """The client's own token bucket: `burst` requests at once, and `rate` a second in the long run."""
+
+    rate_rps: Positive = Field(alias="rate")
+    burst: Count = 1
+
+
 class Scenario(Model):
     """One scenario file, complete: with the seed it determines the whole schedule."""
 
@@ -219,6 +226,9 @@ class Scenario(Model):
     roofline: Roofline = Field(default_factory=lambda: Roofline())
     seed: int = Field(default=0, strict=True, ge=0)
     timeouts: Timeouts = Field(default_factory=lambda: Timeouts())
+    connections: Literal["warm", "cold"] = "warm"
+    on_429: Literal["fail", "wait"] = "fail"
+    limit: Limit | None = None
 
     _dataset: Dataset | None = PrivateAttr(None)
 

@@ -36,6 +36,7 @@ POINT_KEYS = {
         "prefill_rate_tps",
     ),
     *("goodput_rps", "attainment", "failed", "unfinished", "counts", "errors", "tokens", "bound", "bound_fraction"),
+    *("connecting", "rejections", "client_limit"),
     *("stalls", "fluidity", "time_line", "validity"),
 }
 

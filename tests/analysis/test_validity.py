@@ -35,7 +35,7 @@ def verdict_of(certificate: Certificate, name: str) -> str:
 def test_a_healthy_point_is_valid_and_every_check_has_its_evidence() -> None:
     certificate = judge(healthy())
     assert certificate.verdict == "VALID", [c for c in certificate.checks if c.verdict not in ("pass", "n/a")]
-    assert len(certificate.checks) == 17
+    assert len(certificate.checks) == 20
     assert all(check.text.endswith((".", ")")) for check in certificate.checks)
 
 

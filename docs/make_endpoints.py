@@ -16,36 +16,42 @@ SIGNS = {"recorded": "R", "built": "D", "cut": "C"}
 
 INTRODUCTION = """# Endpoints
 
-Made by `docs/make_endpoints.py`: do not edit. `bench sweep SCENARIO --url U` asks the server by the scenario's API; where the server has no
-OpenAI route it is asked by its own, and says so. `--api NAME` decides instead.
+Made by `docs/make_endpoints.py`: do not edit. `bench sweep SCENARIO --url U` asks the server by the scenario's API;
+where the server has no OpenAI route it is asked by its own, and says so. `--api NAME` decides instead.
 
 | `--api` | path | the answer's length is fixed by | field of the limit |
 |---|---|---|---|
 """
 
 RULES = """
-`template` is an API that the scenario describes, and an installed package can bring its own (both below). `chat` and `completions` are short for the
-two OpenAI ones. Where nothing fixes the length, answers may end early: the notes of a run say so, and its certificate counts them.
+`template` is an API that the scenario describes, and an installed package can bring its own (both below). `chat` and
+`completions` are short for the two OpenAI ones. Where nothing fixes the length, answers may end early: the notes of a
+run say so, and its certificate counts them.
 
 ## How every stream is read
 
-- A **token event** carries content, text, a refusal, reasoning or a piece of a tool call. Role events, empty pieces, progress, comments and pings are none. TTFT is the
-  first token event, TTFO the first that is not reasoning. Tokens of one read share its instant.
-- **Tokens** are counted by the last usage block with a count above zero, wherever it stands; without one by ids, logprobs or counters inside the events; without those by
-  `--tokenizer tokenizer.json` (`pip install 'openloop[tokenizers]'`; nothing is ever downloaded); and at last by events. Each record holds the source.
-- **Complete** is an answer with a terminal mark (`[DONE]`, `message_stop`, `done: true`, `stop: true`, `response.completed`) or a finish reason for each choice. A stream that
-  ends without is `disconnected`, also when it ends inside an event. An error object in a 200 stream is `stream_error`; what is no JSON is `protocol`; a complete answer without
-  a token is `empty`.
-- LF, CRLF and CR, with or without the space after `data:`, cut anywhere, also inside a character. An event may have up to 64 MiB. JSON in place of a stream is read as the
-  whole answer.
-- The preflight sends one small request. What the server's refusal names is left out and noted: `ignore_eos`, `stream_options`, a temperature of 0; `max_tokens` becomes
-  `max_completion_tokens`. Fields that the scenario fixes (`request.max_tokens_field`) stay: then the server's sentence ends the run.
+- A **token event** carries content, text, a refusal, reasoning or a piece of a tool call. Role events, empty pieces,
+  progress, comments and pings are none. TTFT is the first token event, TTFO the first that is not reasoning. Tokens
+  of one read share its instant.
+- **Tokens** are counted by the last usage block with a count above zero, wherever it stands; without one by ids,
+  logprobs or counters inside the events; without those by `--tokenizer tokenizer.json` (`pip install
+  'openloop[tokenizers]'`; nothing is ever downloaded); and at last by events. Each record holds the source.
+- **Complete** is an answer with a terminal mark (`[DONE]`, `message_stop`, `done: true`, `stop: true`,
+  `response.completed`) or a finish reason for each choice. A stream that ends without is `disconnected`, also when it
+  ends inside an event. An error object in a 200 stream is `stream_error`; what is no JSON is `protocol`; a complete
+  answer without a token is `empty`.
+- LF, CRLF and CR, with or without the space after `data:`, cut anywhere, also inside a character. An event may have
+  up to 64 MiB. JSON in place of a stream is read as the whole answer.
+- The preflight sends one small request. What the server's refusal names is left out and noted: `ignore_eos`,
+  `stream_options`, a temperature of 0; `max_tokens` becomes `max_completion_tokens`. Fields that the scenario fixes
+  (`request.max_tokens_field`) stay: then the server's sentence ends the run.
 
 ## Servers
 
-**R**: bytes recorded from the real server, in `tests/data/endpoints`. **D**: bytes built from the server's documentation. **C**: the row's stream cut in many places. An empty cell: the
-API or the server has no such thing, or nothing was recorded. Every cell is read again by `make test`; text and tokens have to be the server's own, and a recorded stream's text
-that of the same request unstreamed.
+**R**: bytes recorded from the real server, in `tests/data/endpoints`. **D**: bytes built from the server's
+documentation. **C**: the row's stream cut in many places. An empty cell: the API or the server has no such thing, or
+nothing was recorded. Every cell is read again by `make test`; text and tokens have to be the server's own, and a
+recorded stream's text that of the same request unstreamed.
 
 """
 
@@ -65,8 +71,8 @@ template:
   usage: {prompt_tokens: usage.in, completion_tokens: usage.out}
 ```
 
-Or in Python, in a package of your own. `take` gets each event's bytes and changes the answer; it sees no clock. The package names its dialect as an entry point, and
-`--api mine` finds it:
+Or in Python, in a package of your own. `take` gets each event's bytes and changes the answer; it sees no clock. The
+package names its dialect as an entry point, and `--api mine` finds it:
 
 ```python
 import json
@@ -91,7 +97,8 @@ mine = "my_package:MINE"
 
 ## Against a live server
 
-`python tests/support/endpoint_check.py URL [--api NAME] [--model NAME]` sends a handful of requests, streamed and not, and compares text, tokens and finish reason.
+`python tests/support/endpoint_check.py URL [--api NAME] [--model NAME]` sends a handful of requests, streamed and
+not, and compares text, tokens and finish reason.
 """
 
 

@@ -26,13 +26,14 @@ class SSEParser:
         self._after_cr = False
         self._at_start = True
         self._is_json = False
-        self._between_events = False  # all of the above is empty or False
+        self._between_events = True  # nothing is kept of what came before
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Payloads of the events that `chunk` completes, in order; FramingError when one grows without end."""
         if self._between_events and chunk[:6] == b"data: " and chunk[-1] == LF and CR not in chunk:
             # One or several whole events in one read, which is what a decoding server sends. Slices and single bytes,
             # because `startswith`, `endswith` and a search for bytes cost two to nine times as much.
+            self._at_start = False
             if chunk.find(LF) == len(chunk) - 2:
                 return [chunk[6:-2]]
             payloads = chunk[6:-2].split(b"\n\ndata: ")

@@ -119,3 +119,123 @@ def test_one_token_case_b70() -> None:
     outcome = read((80, chunk({"role": "assistant", "content": "X"}, "length")), (81, chunk(usage=usage) + DONE))
     assert (outcome.first_token_at_ns, outcome.output_tokens, outcome.ok) == (80 * MS, 1, True)
     assert len(outcome.read_at_ns) == 1
+
+
+def test_of_several_choices_the_first_is_the_text_and_all_are_counted() -> None:
+    def piece(index: int, content: str, finish: str | None = None) -> bytes:
+        choice = {"index": index, "delta": {"content": content}, "finish_reason": finish}
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    reads = [(10, piece(0, "a")), (11, piece(1, "x")), (12, piece(0, "b", "stop"))]
+    cut = read(*reads)
+    assert (cut.text, cut.hidden_text, cut.n_token_events) == ("ab", "x", 3)
+    assert cut.error_class == "disconnected"  # the other choice has not ended
+    assert read(*reads, (13, piece(1, "y", "length"))).ok
+
+
+def test_content_in_parts_is_text_and_its_thinking_is_reasoning() -> None:
+    thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
+    outcome = read(
+        (10, chunk({"content": thinking})), (20, chunk({"content": [{"type": "text", "text": "yes"}]}, "stop"))
+    )
+    assert (outcome.text, outcome.hidden_text) == ("yes", "hm")
+    assert (outcome.first_token_at_ns, outcome.first_answer_at_ns) == (10 * MS, 20 * MS)
+
+
+def test_the_old_function_call_is_a_tool_call() -> None:
+    outcome = read((10, chunk({"function_call": {"name": "f", "arguments": "{}"}}, "function_call")))
+    assert (outcome.first_answer_at_ns, outcome.hidden_text) == (10 * MS, "f{}")
+
+
+def test_an_event_of_logprobs_alone_is_no_token_event_and_its_tokens_count() -> None:
+    def with_logprobs(content: str, n: int, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": {"content": content}, "finish_reason": finish, "logprobs": {"content": [{}] * n}}
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    outcome = read((10, with_logprobs("", 1)), (20, with_logprobs("a", 1)), (30, with_logprobs("b", 2, "stop")))
+    assert (outcome.first_token_at_ns, outcome.n_token_events) == (20 * MS, 2)
+    assert (outcome.output_tokens, outcome.output_tokens_source) == (4, "event_counts")
+    assert list(outcome.read_tokens) == [2, 2]
+
+
+def test_usage_in_every_event_gives_the_tokens_of_each_read() -> None:
+    def at(n: int) -> dict[str, Any]:
+        return {"usage": {"prompt_tokens": 5, "completion_tokens": n}}
+
+    outcome = read(
+        (5, chunk({"role": "assistant", "content": ""}, **at(0))),
+        (10, chunk({"content": "a"}, **at(1))),
+        (20, chunk({"content": "bcd"}, **at(4))),
+        (30, chunk({"content": "e"}, **at(5)) + chunk({"content": "f"}, "length", **at(6))),
+        (31, chunk(**at(6)) + DONE),
+    )
+    assert list(outcome.read_tokens) == [1, 3, 2]
+    assert (outcome.output_tokens, outcome.n_token_events) == (6, 4)
+
+
+def test_a_count_at_the_end_alone_says_nothing_of_the_reads() -> None:
+    usage = {"completion_tokens": 9}
+    outcome = read((10, chunk({"content": "a"})), (20, chunk({"content": "b"}, "stop", usage=usage)), (21, DONE))
+    assert (outcome.output_tokens, list(outcome.read_tokens)) == (9, [])
+
+
+def test_the_last_believable_count_holds_when_zeros_follow() -> None:
+    counted, zeros = {"completion_tokens": 2}, {"completion_tokens": 0}
+    outcome = read((10, chunk({"content": "a"}, usage=counted)), (20, chunk({}, "stop", usage=zeros)), (21, DONE))
+    assert (outcome.output_tokens, outcome.output_tokens_source) == (2, "usage")
+
+
+def test_what_is_no_count_is_not_believed() -> None:
+    for odd in (True, "7", -3, None, [1], 1e300):
+        outcome = read((10, chunk({"content": "a"}, "stop", usage={"completion_tokens": odd})), (11, DONE))
+        assert (outcome.output_tokens, outcome.output_tokens_source) == (1, "events"), odd
+
+
+def test_errors_of_every_shape_are_failures_with_their_sentence() -> None:
+    for error in (
+        {"error": {"message": "boom"}},
+        {"error": "boom"},
+        {"object": "error", "message": "boom", "code": 500},
+        {"detail": "boom"},
+        {"error": {"error": {"message": "boom"}}},
+    ):
+        outcome = read((10, chunk({"content": "a"})), (20, b"data: " + json.dumps(error).encode() + b"\n\n"))
+        assert (outcome.error_class, outcome.error) == ("stream_error", "boom"), error
+
+
+def test_an_answer_that_was_not_streamed_is_read_where_a_stream_was_asked_for() -> None:
+    whole = {"choices": [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}]}
+    body = json.dumps(whole | {"usage": {"completion_tokens": 4}}).encode()
+    outcome = read((10, body[:20]), (20, body[20:]))
+    assert (outcome.ok, outcome.text, outcome.output_tokens) == (True, "ab", 4)
+    assert outcome.first_token_at_ns == 20 * MS
+
+
+def test_a_stream_that_ends_inside_an_event_was_cut() -> None:
+    outcome = read((10, chunk({"content": "a"})), (20, chunk({"content": "b"})[:-9]))
+    assert (outcome.error_class, outcome.n_token_events) == ("disconnected", 1)
+
+
+def test_an_empty_event_keeps_a_connection_open_and_is_nothing() -> None:
+    assert read((5, b"data: \n\n"), (10, chunk({"content": "a"}, "stop")), (11, DONE)).ok
+
+
+def test_a_nan_in_an_event_is_read() -> None:
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"logprobs":NaN,"finish_reason":"stop"}]}\n\n'
+    assert read((10, event)).text == "a"
+
+
+def test_local_counting_covers_text_reasoning_and_tool_calls_and_yields_to_usage() -> None:
+    def counted(*reads: bytes) -> StreamOutcome:
+        outcome = StreamOutcome(http_status=200)
+        reader = make_reader(outcome, CHAT, count_tokens=lambda text: len(text.split()))
+        for chunk_read in reads:
+            reader.on_read(MS, chunk_read)
+        reader.finish()
+        return outcome
+
+    thought, said = chunk({"reasoning": "let me see"}), chunk({"content": "it is so"}, "stop")
+    silent = counted(thought, said, DONE)
+    assert (silent.output_tokens, silent.output_tokens_source) == (6, "tokenizer")
+    told = counted(thought, said, chunk(usage={"completion_tokens": 8}), DONE)
+    assert (told.output_tokens, told.output_tokens_source, told.local_tokens) == (8, "usage", 6)

@@ -192,10 +192,12 @@ class Answer:
     def __init__(self, connection: Connection, body: dict[str, Any], request_id: str, chat: bool) -> None:
         self.connection, self.mock, self.chat = connection, connection.mock, chat
         received_ns = monotonic_ns()
-        n_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or DEFAULT_TOKENS
-        self.n_tokens = self.left = min(n_tokens, MAX_TOKENS) if n_tokens > 0 else DEFAULT_TOKENS
+        asked = body.get("max_completion_tokens") or body.get("max_tokens")
+        n_tokens = asked if isinstance(asked, int) and asked > 0 else DEFAULT_TOKENS
+        self.n_tokens = self.left = min(n_tokens, MAX_TOKENS)
         self.stream = body.get("stream") is True
-        self.wants_usage = (body.get("stream_options") or {}).get("include_usage") is True
+        options = body.get("stream_options")
+        self.wants_usage = isinstance(options, dict) and options.get("include_usage") is True
         prompt_tokens = count_words(body)
         self.usage = {
             "prompt_tokens": prompt_tokens,

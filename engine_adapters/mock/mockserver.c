@@ -169,7 +169,7 @@ static int write_rows(FILE *csv, FILE *instants) {
         Row *r = rows[i];
         fprintf(csv, "%s,%s,%" PRIu64 ",%" PRIu64 ",%ld,%ld,%" PRIu64 ",%u\n", r->request_id, r->answer_id, r->accepted_ns,
                 r->received_ns, r->asked, r->sent, at, r->n_events);
-        fwrite(r->at_ns, sizeof(uint64_t), r->n_events, instants);
+        if (r->n_events) fwrite(r->at_ns, sizeof(uint64_t), r->n_events, instants);
         at += r->n_events;
     }
     return (ferror(csv) | ferror(instants)) ? -1 : 0;
@@ -346,12 +346,12 @@ static void send_next(Conn *c) { /* one event, or with ITL 0 all of them; and wh
 
 static const char *header(const char *head, const char *end, const char *name, size_t *n) { /* its value, or NULL */
     size_t n_name = strlen(name);
-    for (const char *line = head; line && line < end; line = memmem(line, end - line, "\r\n", 2)) {
-        line += *line == '\r' ? 2 : 0;
-        if (line >= end || strncasecmp(line, name, n_name) || line[n_name] != ':') continue;
-        const char *value = line + n_name + 1, *stop = memmem(value, end + 2 - value, "\r\n", 2);
-        while (*value == ' ' || *value == '\t') value++;
-        *n = stop > value ? stop - value : 0;
+    for (const char *line = head, *stop; line < end; line = stop + 2) {
+        stop = memmem(line, end + 2 - line, "\r\n", 2); /* at the latest where the head ends */
+        if ((size_t)(stop - line) <= n_name || line[n_name] != ':' || strncasecmp(line, name, n_name)) continue;
+        const char *value = line + n_name + 1;
+        while (value < stop && (*value == ' ' || *value == '\t')) value++;
+        *n = stop - value;
         return value;
     }
     return NULL;
@@ -413,8 +413,8 @@ static void start(Conn *c, const char *body, const char *id, size_t n_id) {
 }
 
 static void answer(Conn *c, const char *head, const char *end, const char *body) {
-    size_t n_id = 0, n_path = strcspn(head, " ");
-    const char *id = header(head, end, "x-request-id", &n_id), *path = head + n_path + 1;
+    size_t n_id = 0, n_path;
+    const char *id = header(head, end, "x-request-id", &n_id), *space = strchr(head, ' '), *path = space ? space + 1 : "";
     int is_get = !strncmp(head, "GET ", 4), is_post = !strncmp(head, "POST ", 5);
     n_path = strcspn(path, " ?");
 #define IS(route) (n_path == sizeof route - 1 && !strncmp(path, route, n_path))

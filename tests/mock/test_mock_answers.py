@@ -144,6 +144,25 @@ def test_what_clients_ask_first_is_there(port: int, path: str) -> None:
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"A:\r\n:\r\n\r\n",
+        b"GET /\0x HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        request(CHAT, {"max_tokens": "many", "stream_options": 3, "messages": None}),
+        request(CHAT, b'{"content": "\\'),
+        request(CHAT, b'{"prompt": [1, 2'),
+    ],
+)
+def test_rubbish_harms_nobody_else(port: int, rubbish: bytes) -> None:
+    with connect(port) as sock:
+        sock.sendall(rubbish)
+        sock.recv(65536)
+    assert len(events(ask(port, request(CHAT, body(2))))) == 4
+
+
 def test_connections_beyond_the_limit_are_closed() -> None:
     for kind in HOWS:
         with MockServer(max_conns=2, how=how(kind)) as mock, connect(mock.port) as one, connect(mock.port) as two:

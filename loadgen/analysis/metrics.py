@@ -181,9 +181,9 @@ def token_arrivals(record: RequestRecord, default_per_event: float) -> tuple[Int
 
 
 def tokens_per_event(records: Iterable[RequestRecord]) -> float | None:
-    """Output tokens by usage / token events, over complete answers; above 1 the server sends several tokens at a
-    time."""
-    counted = [r for r in records if r.status == "ok" and r.output_tokens_source == "usage" and r.n_token_events]
+    """Output tokens / token events, over complete answers whose tokens were counted; above 1 the server sends several
+    tokens at a time."""
+    counted = [r for r in records if r.status == "ok" and r.output_tokens_source != "events" and r.n_token_events]
     if not counted:
         return None
     return sum(r.output_tokens or 0 for r in counted) / sum(r.n_token_events for r in counted)

@@ -27,6 +27,7 @@ WITHHELD = "withheld: the queue grows (NONSTATIONARY)"
 NO_ROOFLINE = "bound unknown: tell me the hardware (--hardware, --model-config)"
 MULTI_TOKEN_SHARE = 0.01  # ITL is n/a when more answers than this have events that are not one token each
 MESSAGE_CHARS = 300
+SOURCES = ("usage", "event_counts", "tokenizer", "events")  # of token counts, best first
 
 Point = tuple[PointLog, list[RequestRecord]]
 BoundAt = Callable[[Sequence[RequestRecord], float], Mapping[str, Any]]
@@ -272,7 +273,7 @@ def token_table(window: Sequence[RequestRecord]) -> dict[str, Any]:
     answers = [r for r in window if r.status == "ok"]
     source = Counter(r.output_tokens_source for r in answers)
     return {
-        "source": {name: source[name] for name in ("usage", "events")},
+        "source": {name: source[name] for name in SOURCES if source[name] or name in ("usage", "events")},
         "per_event": metrics.tokens_per_event(answers),
         "prompt_mean": _mean([r.prompt_tokens for r in answers]),
         "output_mean": _mean([r.output_tokens for r in answers]),

@@ -24,6 +24,7 @@ DEFAULT_TOKENS, MAX_TOKENS, MAX_PER_EVENT = 16, 1_000_000, 1024
 BODY_LIMIT_BYTES = 64 << 20
 WORD, CREATED = " the", 1700000000
 KINDS = {True: ("chatcmpl", "chat.completion"), False: ("cmpl", "text_completion")}
+USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 COLUMNS = "request_id,answer_id,accepted_at_ns,received_at_ns,tokens_asked,tokens,first_event,n_events"
 MODELS = {"object": "list", "data": [{"id": "mock", "object": "model", "created": CREATED, "owned_by": "openloop"}]}
 
@@ -198,12 +199,8 @@ class Answer:
         self.stream = body.get("stream") is True
         options = body.get("stream_options")
         self.wants_usage = isinstance(options, dict) and options.get("include_usage") is True
-        prompt_tokens = count_words(body)
-        self.usage = {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": self.n_tokens,
-            "total_tokens": prompt_tokens + self.n_tokens,
-        }
+        n_prompt = count_words(body)
+        self.usage = dict(zip(USAGE, (n_prompt, self.n_tokens, n_prompt + self.n_tokens), strict=True))
         prefix, self.kind = KINDS[chat]
         self.answer_id = f"{prefix}-{self.mock.n_requests:08x}"
         self.mock.n_requests += 1

@@ -9,7 +9,7 @@ from loadgen.commands.common import UsageProblem
 
 @click.command()
 @click.option("--client", is_flag=True, help="Find what this machine can offer as a client, against a mock server.")
-@click.option("--quick", is_flag=True, help="With --client: fewer and shorter loads, about 20 s.")
+@click.option("--quick", is_flag=True, help="With --client: fewer and shorter loads, about 25 s.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def doctor(client: bool, quick: bool, as_json: bool) -> None:
     """Check this machine before you believe what it measures.

@@ -58,9 +58,9 @@ PARTS = (
     Part("streams", "closed", (1000, 2000, 5000, 10_000), 32, 100.0, 100.0, 1.5, 3.0, 128),
 )
 QUICK = (
-    replace(PARTS[0], loads=(200, 500, 1000, 2000), duration_s=1.2, refine=False),
-    replace(PARTS[1], loads=(256, 512, 1024), output_tokens=64, duration_s=1.0, refine=False),
-    replace(PARTS[2], loads=(1000, 5000), output_tokens=16, warmup_s=1.0, duration_s=1.5, refine=False),
+    replace(PARTS[0], loads=(500, 1000, 2000), duration_s=1.0, refine=False),
+    replace(PARTS[1], loads=(256, 512), output_tokens=64, duration_s=1.0, refine=False),
+    replace(PARTS[2], loads=(1000, 5000), output_tokens=16, warmup_s=0.8, duration_s=1.2, refine=False),
 )
 
 
@@ -162,7 +162,7 @@ def plan_of(part: Part, load: int, point: int) -> PointSchedule:
         # Load goes on until the last measured request has ended: a stream's length, and some for lateness.
         return plan(rate_rps=float(load), cooldown_s=part.stream_s + LATE_S)
     closed = plan(concurrency=load, cooldown_s=part.stream_s + LATE_S)
-    n_turns = math.ceil((part.warmup_s + part.duration_s) / part.stream_s) + 2
+    n_turns = math.ceil((part.warmup_s + part.duration_s) / part.stream_s) + 1
     return replace(closed, requests=in_full_swing(closed.requests[: load * n_turns], load, part.running_tokens))
 
 

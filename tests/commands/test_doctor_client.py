@@ -87,6 +87,6 @@ def test_ctrl_c_exits_130_with_what_it_has() -> None:
     child.send_signal(signal.SIGINT)
     stdout, stderr = child.communicate(timeout=60)
     assert child.returncode == 130, stderr
-    assert "200 requests/s" in stdout
+    assert "500 requests/s" in stdout
     assert "Requests (open loop" in stdout
     assert "Traceback" not in stderr

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loadgen.analysis.percentiles import Floats, Ints
+from loadgen.analysis.percentiles import Blocks, Floats, Ints
 from loadgen.analysis.student_t import t_quantile
 from loadgen.analysis.token_events import Reads, gaps, laid_out
 from loadgen.collectors.records import PointLog, RequestRecord
@@ -290,17 +290,19 @@ def time_line(log: PointLog) -> dict[str, Any]:
     }
 
 
-def pooled_gaps(records: Sequence[RequestRecord], between: Literal["n_events", "n_tokens"]) -> tuple[Floats, Ints]:
+def pooled_gaps(records: Sequence[RequestRecord], between: Literal["n_events", "n_tokens"]) -> tuple[Floats, Blocks]:
     """All gaps between events, or tokens, of the requests and, for each, the slice of time (0 to 39) it ended in."""
-    pieces, slices = [np.empty(0)], [np.empty(0, dtype=np.int64)]
+    n_gaps = sum(sum(r.gap_tokens if r.gap_tokens and between == "n_tokens" else r.gap_events) for r in records)
+    found, slices, n_found = np.empty(n_gaps), np.empty(n_gaps, dtype=np.uint8), 0
     spans = [span for r in records if (span := _tokens_at(r)) is not None]
     begin, end = (min(a for a, _ in spans), max(b for _, b in spans) + 1) if spans else (0, 1)
     for reads in laid_out(records):
         values, of_read = gaps(reads, reads.n_events if between == "n_events" else reads.n_tokens)
         slice_of_read = ((reads.at_ns - begin) * N_TIME_BLOCKS) // (end - begin)
-        pieces.append(values)
-        slices.append(np.clip(slice_of_read, 0, N_TIME_BLOCKS - 1)[of_read])
-    return np.concatenate(pieces), np.concatenate(slices)
+        place = slice(n_found, n_found + len(values))
+        found[place], slices[place] = values, np.clip(slice_of_read, 0, N_TIME_BLOCKS - 1)[of_read]
+        n_found = place.stop
+    return found[:n_found], slices[:n_found]
 
 
 # --- what is published about them --------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from loadgen.analysis.student_t import t_quantile
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Blocks = npt.NDArray[np.integer[Any]]
 
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 N_RESAMPLES = 200
 BOOTSTRAP_SEED = 20260101
+PIECE = 2**17
 BOOTSTRAP_MAX_N = 5000  # above it the interval comes from the variance between blocks: as good there, and cheap
 
 
@@ -40,7 +42,7 @@ def quantile(ordered: Floats, q: float) -> float:
     return float(ordered[low] + (ordered[high] - ordered[low]) * (position - low))
 
 
-def distribution(values: Sequence[float] | Floats, blocks: Ints | None = None) -> dict[str, Any]:
+def distribution(values: Sequence[float] | Floats, blocks: Blocks | None = None) -> dict[str, Any]:
     """Summarise `values` (seconds, in the order in which they happened) as the distribution of summary.json.
 
     A percentile below its sample is None and its need is listed. The 95% intervals allow for autocorrelation: a
@@ -75,7 +77,7 @@ def missing_samples(n: int) -> dict[str, int]:
     return {name: need for name, need in NEEDED.items() if n < need}
 
 
-def _intervals(data: Floats, ordered: Floats, names: list[str], blocks: Ints | None) -> dict[str, list[float] | None]:
+def _intervals(data: Floats, ordered: Floats, names: list[str], blocks: Blocks | None) -> dict[str, list[float] | None]:
     if not names:
         return {}
     if blocks is None and len(data) <= BOOTSTRAP_MAX_N:
@@ -116,16 +118,25 @@ def _spread(resamples: Floats, position: float) -> list[float]:
     return [quantile(estimates, 0.025), quantile(estimates, 0.975)]
 
 
-def _between_blocks(data: Floats, ordered: Floats, blocks: Ints, q: float) -> list[float] | None:
+def _between_blocks(data: Floats, ordered: Floats, blocks: Blocks, q: float) -> list[float] | None:
     """Interval for a quantile from how much the share of values below it differs between blocks; None if it is open."""
-    sizes = np.bincount(blocks)
+    sizes = _count_by_block(blocks, data, math.inf)
     n_blocks = int(np.count_nonzero(sizes))
     if n_blocks < 5:
         return None
-    below = np.bincount(blocks, weights=data <= quantile(ordered, q))
+    below = _count_by_block(blocks, data, quantile(ordered, q))
     surprise = below - below.sum() / len(data) * sizes
     variance = n_blocks / (n_blocks - 1) * float(surprise @ surprise) / len(data) ** 2
     half = t_quantile(0.975, n_blocks - 1) * math.sqrt(variance)
     if q - half < 0 or q + half > 1:
         return None
     return [quantile(ordered, q - half), quantile(ordered, q + half)]
+
+
+def _count_by_block(blocks: Blocks, data: Floats, limit: float) -> Floats:
+    """Values up to `limit` in each block; in pieces, because numpy would widen millions of block numbers at once."""
+    counts = np.zeros(int(blocks.max()) + 1)
+    for i in range(0, len(data), PIECE):
+        piece = slice(i, i + PIECE)
+        counts += np.bincount(blocks[piece], weights=data[piece] <= limit, minlength=len(counts))
+    return counts

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from loadgen.analysis.fluidity import fluidity
 from loadgen.analysis.goodput import Objective, goodput
 from loadgen.analysis.knee import Rung, find_knee, max_throughput
 from loadgen.analysis.metrics import Since
-from loadgen.analysis.percentiles import distribution, empty
+from loadgen.analysis.percentiles import Blocks, Floats, distribution, empty
 from loadgen.analysis.server_checks import cached_share
 from loadgen.analysis.validity import Certificate, certify
 from loadgen.collectors.records import PointLog, RequestRecord
@@ -103,6 +103,8 @@ def measure(
     throughput = metrics.output_tps(log, records)
     good_rps, attainment = goodput(log, records, objectives)
     itl_limit_s = limit_of(objectives, "itl")
+    answering = _answering(window)
+    gaps = metrics.pooled_gaps(answering, "n_events")
     bound = point_bound(window, log.in_flight_mean, bound_at)
     row = {
         "index": log.point,
@@ -117,7 +119,7 @@ def measure(
         "output_tps": throughput,
         "output_tps_ci95": metrics.output_tps_interval(log, records),
         "prompt_tps": metrics.prompt_tps(log, records),
-        "metrics": distributions(window, log.mode),
+        "metrics": distributions(window, log.mode, gaps),
         "decode_rate_tps": metrics.decode_rate_tps(log.in_flight_mean, window),
         "prefill_rate_tps": metrics.prefill_rate_tps(window),
         "goodput_rps": good_rps,
@@ -130,7 +132,7 @@ def measure(
         "tokens": token_table(window),
         "bound": bound,
         "bound_fraction": throughput / bound["output_tps"] if throughput and bound["output_tps"] else None,
-        "stalls": metrics.stalls(metrics.pooled_gaps(_answering(window), "n_events")[0], itl_limit_s),
+        "stalls": metrics.stalls(gaps[0], itl_limit_s),
         "fluidity": fluidity_of(window, log.mode, objectives),
         "time_line": metrics.time_line(log),
     }
@@ -160,8 +162,8 @@ def conclude(measure: Measure, best_tps: float | None, cached_share_intended: fl
 # --- latency ------------------------------------------------------------------------------------------------------
 
 
-def distributions(window: Sequence[RequestRecord], mode: str) -> dict[str, Any]:
-    """The latency metrics of the measured requests; from `intended` only in open loop."""
+def distributions(window: Sequence[RequestRecord], mode: str, gaps: tuple[Floats, Blocks]) -> dict[str, Any]:
+    """The latency metrics of the measured requests; from `intended` only in open loop. `gaps` are their event gaps."""
     answering = _answering(window)
     result: dict[str, Any] = {}
     for name, metric, at in (
@@ -174,7 +176,7 @@ def distributions(window: Sequence[RequestRecord], mode: str) -> dict[str, Any]:
             "from_sent": _latency(answering, metric, at, "sent"),
         }
     tpots = [each for r in window if r.status == "ok" and (each := metrics.tpot(r)) is not None]
-    event_gap = _gaps(answering, "n_events")
+    event_gap = distribution(*gaps)
     return result | {"itl": _itl(answering, event_gap), "tpot": distribution(tpots), "event_gap": event_gap}
 
 
@@ -213,12 +215,7 @@ def _itl(records: Sequence[RequestRecord], event_gap: dict[str, Any]) -> dict[st
         return empty(f"n/a: {known}; see the event gap")
     if len(placed) == len(records) and not any(r.gap_tokens for r in records):
         return event_gap | {}
-    return _gaps(placed, "n_tokens")
-
-
-def _gaps(records: Sequence[RequestRecord], between: Literal["n_events", "n_tokens"]) -> dict[str, Any]:
-    gaps, blocks = metrics.pooled_gaps(records, between)
-    return distribution(gaps, blocks)
+    return distribution(*metrics.pooled_gaps(placed, "n_tokens"))
 
 
 def limit_of(objectives: Sequence[Objective], metric: str) -> float | None:

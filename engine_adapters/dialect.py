@@ -14,7 +14,7 @@ from engine_adapters.sse import SSEParser
 from engine_adapters.stream import CountTokens, Parser, StreamReader, Take
 from engine_adapters.transport import HttpClient
 
-Usage = Literal["final", "every_event", "off"]
+Usage = Literal["final", "every_event", "never"]
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,11 @@ class DialectAdapter:
     async def stream(self, body: bytes, request_id: str, outcome: StreamOutcome) -> None:
         """See `Adapter.stream`."""
         reader = self.reader(outcome)
-        await self.client.stream(self.path, body, request_id, outcome, reader.on_read)
-        reader.finish()
+        try:
+            await self.client.stream(self.path, body, request_id, outcome, reader.on_read)
+            reader.finish()
+        finally:
+            self.client.hide(outcome)
 
     def reader(self, outcome: StreamOutcome) -> StreamReader:
         """What reads one answer of this API."""

@@ -163,7 +163,7 @@ def common_body(request: Request, asking: Asking) -> dict[str, Any]:
         "temperature": 0,
         "stream": asking.stream,
     }
-    if asking.stream and asking.usage != "off":
+    if asking.stream and asking.usage != "never":
         body["stream_options"] = {"include_usage": True}
         if asking.usage == "every_event":
             body["stream_options"]["continuous_usage_stats"] = True

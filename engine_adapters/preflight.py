@@ -14,7 +14,7 @@ from engine_adapters.stream import CountTokens
 from engine_adapters.transport import HttpClient, Reply
 
 LISTS_MODELS = (*OPENAI_APIS, "openai-responses", "anthropic", "sglang", "llama-cpp", "embeddings", "rerank")
-NO_LIST = "the server has no /v1/models, so its model name could not be checked"
+NO_LIST = "the server has no list at /v1/models, so its model name could not be checked"
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,13 @@ async def find_server(client: HttpClient, api: str, api_is_fixed: bool) -> Found
 
 
 async def list_models(client: HttpClient) -> list[dict[str, Any]] | None:
-    """The entries of `/v1/models`; None from a server without that route, an error for anything else that is wrong."""
+    """The entries of `/v1/models`; None from a server that has no such list, an error for what is no LLM server."""
     reply = await client.get("/v1/models")
     if reply.status in (401, 403):
         raise PreflightError(key_refused(client.base_url, reply.status))
-    if reply.status in (404, 405):
+    if reply.status in (404, 405) or (
+        reply.status == 200 and not reply.text.strip()
+    ):  # mlx-lm offline: 200 and nothing
         return None
     data = reply.data.get("data") if isinstance(reply.data, dict) else None
     if reply.status != 200 or not isinstance(data, list):
@@ -161,8 +163,8 @@ def adjust(asking: Asking, dialect: Dialect, outcome: StreamOutcome) -> tuple[As
         return replace(asking, max_tokens_field="max_completion_tokens"), "the server takes max_completion_tokens"
     if asking.usage == "every_event" and "continuous_usage_stats" in text:
         return replace(asking, usage="final"), "the server refuses to count in every event"
-    if asking.usage != "off" and ("stream_options" in text or "include_usage" in text):
-        return replace(asking, usage="off"), "the server refuses stream_options"
+    if asking.usage != "never" and ("stream_options" in text or "include_usage" in text):
+        return replace(asking, usage="never"), "the server refuses stream_options"
     if "temperature" in text and "temperature" not in asking.extra:
         without = replace(asking, extra={**asking.extra, "temperature": None})
         return without, "the server refuses temperature 0: answers are sampled"

@@ -46,7 +46,7 @@ UrlPath = Annotated[str, AfterValidator(_url_path)]
 class Asking(Model):
     """What differs from the API's usual request."""
 
-    usage: Literal["final", "every_event", "off"] = "final"
+    usage: Literal["final", "every_event", "never"] = "final"
     max_tokens_field: str | None = None
     path: UrlPath | None = None
     extra: dict[str, Any] = Field(default_factory=dict)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from engine_adapters.base import Request, StreamOutcome
+from engine_adapters.base import PreflightError, Request, StreamOutcome
 from engine_adapters.dialect import Asking, DialectAdapter
 from engine_adapters.preflight import Endpoint, preflight
 from engine_adapters.transport import HttpClient
@@ -63,7 +63,7 @@ async def findings(adapter: DialectAdapter, endpoint: Endpoint) -> AsyncIterator
         told = ours is None or its is None  # some tell it only one way
         yield Finding(f"{name} is the unstreamed answer's", ours == its or told, f"{ours!r} and {its!r}"[:100])
     yield Finding("instants are in order", in_order(streamed), repr(instants(streamed)))
-    silent = await send(adapter, replace(asking, usage="off"))
+    silent = await send(adapter, replace(asking, usage="never"))
     yield Finding("without usage", silent.ok and silent.text == streamed.text, f"source {silent.output_tokens_source}")
     one = await send(adapter, asking, n_tokens=1)
     yield Finding("one token", one.ok and one.output_tokens == 1, f"{one.output_tokens}, {one.error}")
@@ -96,7 +96,10 @@ def main() -> int:
     options.add_argument("--api", default=None)
     options.add_argument("--model", default=None)
     given = options.parse_args()
-    found = anyio.run(check_endpoint, given.url, given.api or "chat", given.model, given.api is not None)
+    try:
+        found = anyio.run(check_endpoint, given.url, given.api or "chat", given.model, given.api is not None)
+    except PreflightError as error:
+        sys.exit(str(error))
     for finding in found:
         print(f"{'ok  ' if finding.holds else 'FAIL'} {finding.name}: {finding.detail}")
     return 0 if all(finding.holds for finding in found) else 1

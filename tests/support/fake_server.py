@@ -20,6 +20,8 @@ class Script:
         self.fails_after: int | None = None  # requests answered before every later one gets a 500
         self.wants_key: str | None = None
         self.token_gap_s = 0.001
+        self.refuses: tuple[str, str] | None = None  # a word in a body that gets a 400, and the sentence of the 400
+        self.stops_early: set[int] = set()  # requests, counted from 0, that end by themselves after one token
         self.seen: list[dict[str, Any]] = []
 
 
@@ -52,18 +54,21 @@ def handler_for(script: Script) -> type[BaseHTTPRequestHandler]:
             if script.fails_after is not None and len(script.seen) > script.fails_after:
                 self.reply(500, {"error": {"message": "out of luck"}})
                 return
-            self.stream(body)
+            if script.refuses and script.refuses[0] in json.dumps(body):
+                self.reply(400, {"error": {"message": script.refuses[1]}})
+                return
+            self.stream(body, len(script.seen) - 1 in script.stops_early)
 
-        def stream(self, body: dict[str, Any]) -> None:
+        def stream(self, body: dict[str, Any], stops: bool) -> None:
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.send_header("connection", "close")
             self.end_headers()
             prompt = body["messages"][0]["content"]
-            n = body["max_tokens"]
+            n = 1 if stops else body.get("max_tokens") or body["max_completion_tokens"]
             for i in range(n):
                 time.sleep(script.token_gap_s)
-                finish = "length" if i == n - 1 else None
+                finish = ("stop" if stops else "length") if i == n - 1 else None
                 self.event({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": finish}]})
             self.event({"choices": [], "usage": {"prompt_tokens": len(prompt) + 3, "completion_tokens": n}})
             self.wfile.write(b"data: [DONE]\n\n")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from loadgen.scenario.schedule import PlannedRequest, PointSchedule, plan_point
 from loadgen.scenario.schema import Scenario
@@ -83,6 +83,9 @@ class Tried(Protocol):
         ...
 
 
+TriedT = TypeVar("TriedT", bound=Tried)
+
+
 def next_load(part: Part, tried: Sequence[Tried]) -> int | None:
     """The load to try next, or None when the ladder is done.
 
@@ -110,13 +113,19 @@ def is_hopeless(last: Tried, load: int) -> bool:
 
 def between(tried: Sequence[Tried]) -> int | None:
     """A load between the best one and the lowest that failed, to two digits; None where they are close."""
-    best, worst = best_of(tried), min(each.load for each in tried if not each.offered)
+    best, worst = best_of(tried), min(each.load for each in failed_of(tried))
     if best is None or worst / best.load < REFINE_RATIO:
         return None
     return int(float(f"{math.sqrt(best.load * worst):.2g}"))
 
 
-def best_of(tried: Sequence[Tried]) -> Tried | None:
+def failed_of(tried: Sequence[TriedT]) -> list[TriedT]:
+    """Those that failed, without the loads that a second try offered."""
+    offered = {each.load for each in tried if each.offered}
+    return [each for each in tried if each.load not in offered]
+
+
+def best_of(tried: Sequence[TriedT]) -> TriedT | None:
     """The highest load that could be offered."""
     return max((each for each in tried if each.offered), key=lambda each: each.load, default=None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.self_test.ladder import Name, Part, best_of
+from loadgen.self_test.ladder import Name, Part, best_of, failed_of
 from loadgen.self_test.rung import Rung
 
 ROW = "{:>18} {:>9} {:>15} {:>15} {:>15} {:>5} {:>8} {:>7} {:>9} {:>8}  {}"
@@ -77,7 +77,7 @@ def share(value: float | None) -> str:
 def sentences(parts: Sequence[Part], rungs: Sequence[Rung]) -> list[str]:
     """What the machine can offer, how wrong it is there, and what bound each part; as far as it was tried."""
     tried = [(part, mine) for part in parts if (mine := [rung for rung in rungs if rung.part == part.name])]
-    best = [(part, rung) for part, mine in tried if isinstance(rung := best_of(mine), Rung)]
+    best = [(part, rung) for part, mine in tried if (rung := best_of(mine)) is not None]
     told = []
     if best:
         told.append(f"This machine can offer up to {listed([offer_text(rung) for _, rung in best])}.")
@@ -104,7 +104,7 @@ def error_text(part: Part, rung: Rung) -> str:
 def limit_sentence(part: Part, tried: Sequence[Rung]) -> str:
     """What bound this part, with its evidence."""
     about = ABOUT[part.name].format(part)
-    failed = [rung for rung in tried if not rung.offered]
+    failed = failed_of(tried)
     if not failed:
         last = tried[-1]
         upto = f"{load_text(last, part)} (CPU at {share(last.cpu_share)})"

@@ -37,6 +37,8 @@ def test_it_climbs_until_a_load_fails_twice_and_tries_one_between() -> None:
 def test_a_load_that_fails_once_by_chance_does_not_end_the_climb() -> None:
     assert next_load(PART, [Seen(100), Seen(200, offered=False)]) == 200
     assert next_load(PART, [Seen(100), Seen(200, offered=False), Seen(200)]) == 500
+    tried = [Seen(100), Seen(200, offered=False), Seen(200), Seen(500, offered=False), Seen(500, offered=False)]
+    assert next_load(PART, tried) == 320
 
 
 def test_neighbours_that_are_close_get_nothing_between() -> None:

@@ -77,6 +77,12 @@ def test_a_ladder_that_ends_without_a_limit_says_so() -> None:
     assert "more was not tried" in told(top)
 
 
+def test_a_load_that_a_second_try_offered_is_no_limit() -> None:
+    text = told(replace(GOOD, verdict="INVALID", failing=(LATE,)), GOOD, BAD, BAD)
+    assert "at 1,500 requests/s, tried twice," in text
+    assert "at 1,000 requests/s the client" not in text
+
+
 def test_a_disturbed_run_asks_for_a_quiet_machine() -> None:
     assert "Other work took up to 55% of the client's core" in told(GOOD, replace(GOOD, others_cpu_share=0.55))
     assert "Other work" not in told(GOOD)

@@ -53,7 +53,8 @@ class HttpClient:
 
     Streams bypass httpx's pool, which scans all connections for each request and costs 70 to 170 us of CPU an event:
     httpx makes the head of the request once for each path, and `wire` sends it. HTTP/2, a proxy, or a `transport` of
-    the caller's get every request through httpx instead; `via` says which way it is.
+    the caller's get every request through httpx instead; `via` says which way it is. All texts of the server, which may
+    repeat what it was sent, go through `redact`.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class HttpClient:
         timeouts: Timeouts | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         network: Network | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self.timeouts = timeouts or Timeouts()
+        self._redact = redact
         self._headers = {"accept-encoding": "identity", **(headers or {})}
         self.network = network or Network()
         self._proxy = self.network.proxy_for(self.base_url)
@@ -154,11 +157,20 @@ class HttpClient:
             raise PreflightError(f"{self.base_url} is not a URL that can be called: {error}") from None
         except httpx.HTTPError as error:
             raise PreflightError(f"no answer from {url}: {describe(error)}{self._hint(error)}") from None
+        text = self._redact(response.text)
         try:
-            data = response.json()
+            data = json.loads(text)
         except ValueError:
             data = None
-        return Reply(response.status_code, dict(response.headers), response.text, data)
+        headers = {name: self._redact(value) for name, value in response.headers.items()}
+        return Reply(response.status_code, headers, text, data)
+
+    def hide(self, outcome: StreamOutcome) -> None:
+        """Take secrets out of what an answer leaves in the records."""
+        if outcome.error is not None:
+            outcome.error = self._redact(outcome.error)
+        if outcome.finish_reason is not None:
+            outcome.finish_reason = self._redact(outcome.finish_reason)
 
     def _hint(self, error: Exception) -> str:
         """What to do about it, where one of our options helps."""

@@ -95,6 +95,8 @@ def main() -> None:
     except Exception:
         import traceback
 
-        traceback.print_exc()
+        from loadgen.redaction import redact
+
+        click.echo(redact(traceback.format_exc()), err=True, nl=False)
         click.echo("This is an error of openloop itself; please report it with the lines above.", err=True)
         sys.exit(EXIT_OURS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -25,7 +24,9 @@ class UsageProblem(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """The message as it is: scenario errors already begin with file and line."""
-        click.echo(self.message, err=True, file=file)
+        from loadgen.redaction import redact
+
+        click.echo(redact(self.message), err=True, file=file)
 
 
 class InvalidRun(UsageProblem):
@@ -54,7 +55,23 @@ ask_options = together(
         help="tokenizer.json, where a server counts nothing.",
     ),
     click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
-    click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Extra header; repeatable."),
+    click.option("--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds it."),
+    click.option(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="'NAME: VALUE'",
+        help="Extra header; repeatable. VALUE may be $VARIABLE or @FILE, which `ps` does not show.",
+    ),
+)
+reach_options = together(
+    click.option("--insecure", is_flag=True, help="Believe any TLS certificate."),
+    click.option("--ca-file", metavar="FILE", help="Who vouches for the server's certificate (PEM)."),
+    click.option("--cert", "cert_file", metavar="FILE", help="The client's own certificate (PEM), with --key."),
+    click.option("--key", "key_file", metavar="FILE", help="Its key [in the file of --cert]."),
+    click.option("--trust-env", is_flag=True, help="Follow HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."),
+    click.option("--http2", is_flag=True, help="HTTP/2 instead of HTTP/1.1."),
+    click.option("--unix-socket", metavar="PATH", help="Connect there; --url is then only the Host header's."),
 )
 scenario_options = together(
     click.option(
@@ -80,30 +97,24 @@ def all_overrides(overrides: tuple[str, ...], **values: Any) -> list[str]:
     return [*overrides, *(f"{key}={value}" for key, value in values.items() if value is not None)]
 
 
+def located(url: str | None, unix_socket: str | None) -> str | None:
+    """The server's URL, which a unix socket does not need."""
+    return url or ("http://localhost" if unix_socket else None)
+
+
 def base_url(url: str) -> str:
-    """The server's root: a trailing `/v1` is the API's own, and user:password does not belong into a record."""
+    """The server's root: a trailing `/v1` is the API's own, and secrets do not belong into a record."""
+    from loadgen.commands.credentials import clean_url, has_credentials
+
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageProblem(f"--url {url}: a URL looks like http://host:8000")
-    if "@" in parts.netloc:
-        raise UsageProblem("--url holds a password: give credentials with --api-key-env NAME or a --header")
+        raise UsageProblem(f"--url {clean_url(url)}: a URL looks like http://host:8000")
+    if has_credentials(url):
+        raise UsageProblem(
+            "--url holds a password or a query, which would be recorded: give credentials with --api-key-env NAME or "
+            "a --header"
+        )
     return re.sub(r"/v1/?$", "", url.rstrip("/"))
-
-
-def request_headers(api_key_env: str | None, headers: tuple[str, ...]) -> dict[str, str]:
-    """The headers to send; values come from the environment or the command line and go nowhere else."""
-    result = {}
-    for header in headers:
-        name, colon, value = header.partition(":")
-        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name.strip()):
-            raise UsageProblem(f"--header '{name.strip()}': a header looks like 'Name: value'")
-        result[name.strip().lower()] = value.strip()
-    if api_key_env:
-        key = os.environ.get(api_key_env)
-        if not key:
-            raise UsageProblem(f"--api-key-env {api_key_env}: that environment variable is not set")
-        result["authorization"] = f"Bearer {key}"
-    return result
 
 
 def new_folder(out: Path | None, name: str) -> Path:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from engine_adapters.apis import api_for_url, find_dialect, with_headers
 from engine_adapters.dialect import Asking, DialectAdapter
 from engine_adapters.local_tokens import load_counter
+from engine_adapters.network import Network
 from engine_adapters.preflight import Endpoint, preflight
-from engine_adapters.transport import HttpClient
+from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.commands.bundled import Bundled
+from loadgen.commands.common import UsageProblem
+from loadgen.commands.credentials import keep_proxy_secret
+from loadgen.redaction import redact
 from loadgen.scenario.schema import Scenario
+
+NETWORK_OPTIONS = tuple(field.name for field in fields(Network))
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Server:
     bundled: Bundled | None = None
     api_is_fixed: bool = False
     tokenizer: Path | None = None
+    network: Network = field(default_factory=Network)
 
 
 def named_server(
@@ -45,6 +52,28 @@ def named_server(
         with_headers(dialect, headers),
         api_is_fixed=options["api"] is not None,
         tokenizer=options["tokenizer"],
+        network=network_of(options),
+    )
+
+
+def network_of(options: Mapping[str, Any]) -> Network:
+    """How the options say that the server is reached."""
+    if options["key_file"] and not options["cert_file"]:
+        raise UsageProblem("--key belongs to a certificate: give --cert FILE too")
+    if options["trust_env"]:
+        keep_proxy_secret()
+    return Network(**{name: options[name] for name in NETWORK_OPTIONS})
+
+
+def open_client(server: Server, scenario: Scenario) -> HttpClient:
+    """A client for the server that shows no secret; raises PreflightError when it can't be reached in this way."""
+    limits = scenario.timeouts
+    return HttpClient(
+        server.url,
+        server.headers,
+        Timeouts(limits.connect_s, limits.read_s, limits.total_s),
+        network=server.network,
+        redact=redact,
     )
 
 

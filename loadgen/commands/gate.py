@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from loadgen.commands.common import ask_options, out_option, scenario_options
+from loadgen.commands.common import ask_options, out_option, reach_options, scenario_options
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3, "INVALID": 4}
 
@@ -38,6 +38,7 @@ EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3, "INVALID": 4}
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Also write the verdict as Markdown.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Also write the verdict as JUnit XML.")
 @ask_options
+@reach_options
 @scenario_options
 @out_option
 def gate(

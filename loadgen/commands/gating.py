@@ -13,7 +13,7 @@ import anyio
 
 from engine_adapters.base import Adapter
 from engine_adapters.preflight import Endpoint
-from engine_adapters.transport import HttpClient, Timeouts
+from engine_adapters.transport import HttpClient
 from loadgen.analysis.gate import (
     DEFAULT_METRICS,
     LOOKS,
@@ -26,10 +26,12 @@ from loadgen.analysis.gate import (
     parse_margin,
 )
 from loadgen.collectors.run_folder import RunFolder
-from loadgen.commands.common import UsageProblem, all_overrides, base_url, request_headers
-from loadgen.commands.endpoint import Server, named_server, open_endpoint
+from loadgen.commands.common import UsageProblem, all_overrides, base_url
+from loadgen.commands.credentials import request_headers
+from loadgen.commands.endpoint import Server, named_server, open_client, open_endpoint
 from loadgen.commands.measuring import (
     Job,
+    allow_connections,
     manifest,
     opening,
     point_line,
@@ -43,7 +45,7 @@ from loadgen.generator.point import Progress
 from loadgen.quality import Agreement, agreement, fixed_answers
 from loadgen.run_summary import summarize_folder
 from loadgen.scenario.loader import load_scenario
-from loadgen.scenario.schedule import plan_point
+from loadgen.scenario.schedule import PointSchedule, plan_point
 from loadgen.scenario.schema import Scenario
 from loadgen.session import SETTLE_S, Session, fit_unit, probe_server
 
@@ -89,7 +91,9 @@ class GateJob:
         rate = options["rate"]
         if rate is None and scenario.load.rates not in ("auto", None):
             rate = scenario.load.rates[0]
-        headers = request_headers(options["api_key_env"], options["headers"])
+        if options["unix_socket"] and not self_check:
+            raise UsageProblem("--unix-socket names one server: with it only --self-check compares")
+        headers = request_headers(options)
         with users_problems():
             servers = {
                 side: named_server(base_url(url), scenario, options["model"], headers, options)
@@ -125,10 +129,12 @@ class Side:
     adapter: Adapter
     endpoint: Endpoint
     session: Session
+    via: str
 
 
 async def _run_gate(job: GateJob, folder: Path) -> dict[str, Any]:
-    clients = {side: _client(job, server) for side, server in job.servers.items()}
+    allow_connections(job.scenario, None if job.rate_rps is None else [gate_plan(job, job.scenario, job.rate_rps)])
+    clients = {side: open_client(server, job.scenario) for side, server in job.servers.items()}
     try:
         sides = {side: await _open(job, job.servers[side], clients[side]) for side in SIDES}
         quality = await _quality(sides)
@@ -140,15 +146,15 @@ async def _run_gate(job: GateJob, folder: Path) -> dict[str, Any]:
                 await client.close()
 
 
-def _client(job: GateJob, server: Server) -> HttpClient:
-    limits = job.scenario.timeouts
-    return HttpClient(server.url, server.headers, Timeouts(limits.connect_s, limits.read_s, limits.total_s))
+def gate_plan(job: GateJob, scenario: Scenario, rate_rps: float) -> PointSchedule:
+    """The one load point of each run."""
+    return plan_point(scenario, point=0, rate_rps=rate_rps, n_requests=job.n_requests)
 
 
 async def _open(job: GateJob, server: Server, client: HttpClient) -> Side:
     adapter, endpoint = await open_endpoint(client, server, job.scenario)
     unit, _ = await fit_unit(adapter)
-    return Side(server, adapter, endpoint, Session(job.scenario, adapter, unit, "gate", "gate"))
+    return Side(server, adapter, endpoint, Session(job.scenario, adapter, unit, "gate", "gate"), client.via)
 
 
 async def _quality(sides: Mapping[str, Side]) -> Agreement:
@@ -239,8 +245,8 @@ class Pairs:
             scenario, opened.adapter, opened.session.unit, f"{self._salt}-{number}", f"gate-{number}-{side}"
         )
         job = Job(scenario, opened.server, self._folder / f"{number}-{side}", None)
-        plan = plan_point(scenario, point=0, rate_rps=self._rate_rps, n_requests=self._job.n_requests)
-        with RunFolder(job.folder, manifest(job, session, opened.endpoint, NO_BOUND, [])) as folder:
+        plan = gate_plan(self._job, scenario, self._rate_rps)
+        with RunFolder(job.folder, manifest(job, session, opened.endpoint, NO_BOUND, [], opened.via)) as folder:
             session.sink = folder.writer
             with Display(None).running() as display:
                 progress = Progress()

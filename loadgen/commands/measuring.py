@@ -13,22 +13,25 @@ import anyio
 import click
 
 from engine_adapters.base import Adapter, PreflightError
+from engine_adapters.network import allow_descriptors
 from engine_adapters.preflight import Endpoint
-from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.analysis.knee import next_rate, plan_ladder
 from loadgen.analysis.summary import conclude, measure, rungs
 from loadgen.bound_spec import Spec, spec_for_server, target_from
 from loadgen.collectors.machine import client_machine, loop_name, versions
 from loadgen.collectors.records import PointLog, RequestRecord
 from loadgen.collectors.run_folder import SCHEMA_VERSION, RunFolder
-from loadgen.commands.endpoint import Server, open_endpoint
+from loadgen.commands.endpoint import Server, open_client, open_endpoint
 from loadgen.commands.problems import users_problems
 from loadgen.commands.progress import Display
+from loadgen.generator.connections import at_once
 from loadgen.generator.point import Progress
 from loadgen.run_summary import bound_function, objectives_of, summarize_folder
 from loadgen.scenario.schedule import PointSchedule, plan_point, schedule_id, schedule_rows
 from loadgen.scenario.schema import Scenario
-from loadgen.session import Probe, Session, fit_unit, probe_server, run_ladder
+from loadgen.session import FLOOD_USERS, Probe, Session, fit_unit, probe_server, run_ladder
+
+USUALLY_VIA = ("own sockets, HTTP/1.1", "own sockets, HTTP/1.1, TLS")
 
 
 @dataclass(frozen=True)
@@ -64,14 +67,12 @@ def uvloop_is_there() -> bool:
 
 
 async def _carry_out(job: Job) -> None:
-    timeouts = job.scenario.timeouts
-    client = HttpClient(
-        job.server.url, job.server.headers, Timeouts(timeouts.connect_s, timeouts.read_s, timeouts.total_s)
-    )
+    allow_connections(job.scenario, job.plans)
+    client = open_client(job.server, job.scenario)
     try:
         adapter, endpoint = await open_endpoint(client, job.server, job.scenario)
         check_context(job, endpoint)
-        await _measure(job, adapter, endpoint)
+        await _measure(job, adapter, endpoint, client.via)
     finally:
         with anyio.CancelScope(shield=True):
             await client.close()
@@ -89,7 +90,7 @@ def check_context(job: Job, endpoint: Endpoint) -> None:
         )
 
 
-async def _measure(job: Job, adapter: Adapter, endpoint: Endpoint) -> None:
+async def _measure(job: Job, adapter: Adapter, endpoint: Endpoint, via: str) -> None:
     salt, run_id = secrets.token_hex(4), f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     unit, unit_note = await fit_unit(adapter)
     session = Session(job.scenario, adapter, unit, salt, run_id)
@@ -100,13 +101,28 @@ async def _measure(job: Job, adapter: Adapter, endpoint: Endpoint) -> None:
     spec = await anyio.to_thread.run_sync(bound_spec, job, endpoint)
     ladder = Ladder(job, spec, probe)
     say(ladder.plan_line())
-    notes = [*job.notes, *endpoint.notes, *([unit_note] if unit_note else [])]
-    with RunFolder(job.folder, manifest(job, session, endpoint, spec, notes)) as folder:
+    notes = [*job.notes, *endpoint.notes, *([unit_note] if unit_note else []), *carried_notes(via)]
+    with RunFolder(job.folder, manifest(job, session, endpoint, spec, notes, via)) as folder:
         session.sink = folder.writer
         with Display(ladder.n_expected).running() as display:
             await run_ladder(session, ladder.next_plan, opening(folder, display), ladder.closing(display))
         spec = await anyio.to_thread.run_sync(recalibrated, job, spec)
         folder.save_manifest(roofline=spec, finished=True)
+
+
+def carried_notes(via: str) -> tuple[str, ...]:
+    """What carries the streams, where it is not what one expects."""
+    return () if via in USUALLY_VIA else (f"streams are carried by {via}",)
+
+
+def allow_connections(scenario: Scenario, plans: Sequence[PointSchedule] | None) -> None:
+    """Let this process open what the load may need; raises PreflightError when the system allows too few.
+
+    An automatic ladder surely needs the users of its flood.
+    """
+    load, total_s = scenario.load, scenario.timeouts.total_s
+    needs = [at_once(plan, load.max_in_flight, total_s) for plan in plans or ()] or [(FLOOD_USERS, load.max_in_flight)]
+    allow_descriptors(max(surely for surely, _ in needs), max(possibly for _, possibly in needs))
 
 
 def opening(folder: RunFolder, display: Display) -> Callable[[PointSchedule, Progress], None]:
@@ -209,9 +225,12 @@ def recalibrated(job: Job, spec: Spec) -> Spec:
     return job.server.bundled.bound_spec() if job.server.bundled is not None else spec
 
 
-def manifest(job: Job, session: Session, endpoint: Endpoint, spec: Spec, notes: Sequence[str]) -> dict[str, Any]:
+def manifest(
+    job: Job, session: Session, endpoint: Endpoint, spec: Spec, notes: Sequence[str], via: str
+) -> dict[str, Any]:
     """Everything about a run that its records do not hold. No header and no key is in it."""
     flags = job.server.bundled.flags if job.server.bundled else None
+    client = {"machine": client_machine(), "versions": versions(), "loop": loop_name(), "workers": 1, "via": via}
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "openloop", "version": versions().get("openloop", "unknown")},
@@ -227,7 +246,7 @@ def manifest(job: Job, session: Session, endpoint: Endpoint, spec: Spec, notes: 
         "text_unit": asdict(session.unit),
         "server": asdict(endpoint) | {"notes": list(endpoint.notes), "flags": flags},
         "roofline": spec,
-        "client": {"machine": client_machine(), "versions": versions(), "loop": loop_name(), "workers": 1},
+        "client": client,
         "points": [],
     }
 

@@ -11,8 +11,10 @@ from loadgen.commands.common import (
     UsageProblem,
     ask_options,
     hardware_options,
+    located,
     new_folder,
     out_option,
+    reach_options,
     scenario_options,
 )
 
@@ -28,6 +30,7 @@ from loadgen.commands.common import (
     "--requests", "n_requests", type=click.IntRange(min=1), metavar="N", help="Measured requests instead of a time."
 )
 @ask_options
+@reach_options
 @hardware_options
 @scenario_options
 @out_option
@@ -56,6 +59,7 @@ def run(
         raise UsageProblem("--duration and --requests both end the run: give one of them")
     load: dict[str, Any] = {"duration": duration} if duration is not None else {}
     load |= {"rates": [rate]} if rate is not None else {"concurrency": [concurrency]} if concurrency is not None else {}
+    url = located(url, options["unix_socket"])
     with users_problems():
         if not load.keys() & {"rates", "concurrency"}:
             load |= first_load(resolve(scenario, url, options, load).scenario)

@@ -16,7 +16,8 @@ import click
 from engine_adapters.reference.config import MODELS
 from loadgen.bound_spec import check_roofline
 from loadgen.collectors.run_folder import FolderError
-from loadgen.commands.common import InvalidRun, UsageProblem, all_overrides, base_url, request_headers
+from loadgen.commands.common import InvalidRun, UsageProblem, all_overrides, base_url
+from loadgen.commands.credentials import request_headers
 from loadgen.commands.endpoint import Server, named_server
 from loadgen.commands.measuring import Job, carry_out
 from loadgen.commands.problems import users_problems
@@ -29,6 +30,13 @@ from loadgen.scenario.schema import Scenario
 from reports.tables import points_table
 
 HARDWARE_OPTIONS = ("hardware", "devices", "precision", "model_config")
+SERVER_OPTIONS = {
+    **{
+        name: f"--{name.replace('_', '-')}" for name in (*HARDWARE_OPTIONS, "insecure", "ca_file", "trust_env", "http2")
+    },
+    "cert_file": "--cert",
+    "key_file": "--key",
+}
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,8 @@ def resolve(name: str, url: str | None, options: Mapping[str, Any], load: Mappin
 @contextmanager
 def prepared(wanted: Wanted, url: str | None, model: str | None, options: Mapping[str, Any]) -> Iterator[Server]:
     """The server of the run: the user's, or the bundled engine for the length of the block."""
-    headers = request_headers(options["api_key_env"], options["headers"])
-    told = [f"--{name.replace('_', '-')}" for name in HARDWARE_OPTIONS if options.get(name) is not None]
+    headers = request_headers(options)
+    told = [option for name, option in SERVER_OPTIONS.items() if options.get(name)]
     if url is None and told:
         raise UsageProblem(f"{', '.join(told)}: this describes your server, so give its --url too")
     if url is not None:

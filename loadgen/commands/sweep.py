@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from loadgen.commands.common import ask_options, hardware_options, new_folder, out_option, scenario_options
+from loadgen.commands.common import (
+    ask_options,
+    hardware_options,
+    located,
+    new_folder,
+    out_option,
+    reach_options,
+    scenario_options,
+)
 
 
 @click.command()
@@ -16,6 +24,7 @@ from loadgen.commands.common import ask_options, hardware_options, new_folder, o
 @click.option("--url", metavar="URL", help="The server's root [the bundled engine is started].")
 @click.option("--model", metavar="NAME", help="Model to ask for [the one served]; without --url: tiny or small.")
 @ask_options
+@reach_options
 @hardware_options
 @scenario_options
 @out_option
@@ -36,6 +45,7 @@ def sweep(
     from loadgen.commands.problems import users_problems
     from loadgen.commands.running import finish, prepared, resolve
 
+    url = located(url, options["unix_socket"])
     with users_problems():
         wanted = resolve(scenario, url, options)
         if dry_run:

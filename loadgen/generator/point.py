@@ -308,7 +308,8 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
     at_ns = outcome.read_at_ns
     record.gap_ns = array("q", [0] * bool(at_ns) + [b - a for a, b in pairwise(at_ns)])
     record.gap_events, record.gap_bytes = outcome.read_events, outcome.read_bytes
-    record.gap_tokens = outcome.read_tokens
+    if len(outcome.read_tokens) == len(at_ns):  # else the request was cut between a read and its count
+        record.gap_tokens = outcome.read_tokens
 
 
 def fill_rejections(record: RequestRecord, tries: Sequence[StreamOutcome]) -> None:

@@ -39,11 +39,11 @@ class Cost:
     wall_s: float
     memory: list[tuple[int, int]]
 
-    def peak_above_bytes(self, start_ns: int) -> int | None:
-        """Largest sample above the last one before `start_ns`, where the load began; None without samples."""
+    def memory_bytes(self, start_ns: int) -> tuple[int | None, int | None]:
+        """(last sample before `start_ns`, where the load began; the largest after, above that); None without any."""
         before = [size for at_ns, size in self.memory if at_ns <= start_ns]
         after = [size for at_ns, size in self.memory if at_ns > start_ns]
-        return max(after) - before[-1] if before and after else None
+        return (before[-1], max(after) - before[-1]) if before and after else (None, None)
 
 
 def measured(

@@ -237,7 +237,7 @@ PEERS = {
             aiperf,
             aiperf_answers,
             "request id",
-            SLOW,
+            {"a": (64, 464), "b": (256, 768)},
             note="reads a local tokenizer only when it is not told to stay offline",
         ),
         Client(

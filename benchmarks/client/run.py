@@ -28,8 +28,8 @@ from loadgen.collectors.machine import client_machine, versions
 from loadgen.collectors.run_folder import write_json
 
 TIMEOUT_S = 240.0
-OPEN_LOOP_S = 8.0
-QUICK_OPEN_LOOP_S, QUICK_SHARE = 4.0, 0.25
+OPEN_LOOP_S = 6.0
+QUICK_OPEN_LOOP_S, QUICK_SHARE = 3.0, 0.25
 GOALS = {
     "memory": (Workload("memory", 128, users=64), 20_000),
     "streams": (Workload("streams", 128, users=5_000, ttft_ms=0.0, itl_ms=100.0), 10_000),
@@ -253,10 +253,12 @@ def figures(client: Client, task: Task, cost: Cost, truth: Truth) -> dict[str, A
     came = arrivals(truth, task.load)
     if not came.n:
         raise ClientFailed("no request of the workload reached the server")
+    start_bytes, above_bytes = cost.memory_bytes(came.first_ns)
     found: dict[str, Any] = {
         "cpu_s": cost.cpu_s,
         "wall_s": cost.wall_s,
-        "peak_above_bytes": cost.peak_above_bytes(came.first_ns),
+        "start_bytes": start_bytes,
+        "peak_above_bytes": above_bytes,
         "arrivals": asdict(came),
     }
     if task.load.itl_ms:

@@ -19,20 +19,18 @@ def markdown(found: Mapping[str, Any]) -> str:
     """The whole page."""
     runs = found["runs"]
     clients = list(dict.fromkeys(run["client"] for run in runs))
-    parts = [
-        f"# Clients on one machine, {found['date_utc']} UTC",
-        conditions(found),
-        "## CPU and memory",
-        grid(COST_HEAD, [cost_row(name, of(runs, name)) for name in clients]),
-        "## Accuracy at b, against the server's log",
-        grid(EXACT_HEAD, [exact_row(name, found["match"].get(name, ""), of(runs, name)) for name in clients]),
-        "## Open loop (c)",
-        grid(OPEN_HEAD, [open_row(name, of(runs, name)) for name in clients]),
-        "## Goals",
-        goals_table(runs),
-        remarks(found),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    sections = {
+        "CPU and memory": grid(COST_HEAD, [cost_row(name, of(runs, name)) for name in clients]),
+        "Accuracy at b, against the server's log": grid(
+            EXACT_HEAD, [exact_row(name, found["match"].get(name, ""), of(runs, name)) for name in clients]
+        ),
+        "Open loop (c)": grid(OPEN_HEAD, [open_row(name, of(runs, name)) for name in clients]),
+        "Goals": goals_table(runs),
+        "Notes": remarks(found),
+    }
+    parts = [f"# Clients on one machine, {found['date_utc']} UTC", conditions(found)]
+    parts += [f"## {title}\n\n{body}" for title, body in sections.items() if body]
+    return "\n\n".join(parts) + "\n"
 
 
 def conditions(found: Mapping[str, Any]) -> str:
@@ -43,11 +41,11 @@ def conditions(found: Mapping[str, Any]) -> str:
         f"its processes) on core {cores['client']}.",
         "- Ours: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + ".",
         f"- Medians of {found['repeats']} (smallest to largest in brackets). CPU is user and system time of the whole "
-        "process tree, as the slope between two numbers of requests: start-up is not in it, reports are. An answer of n "
-        "tokens has n + 3 events.",
-        "- Memory: peak of the tree's PSS above what it was before the first request, for the larger number of them.",
-        "- TTFT error: the client's TTFT from its own sending, less the server's from receiving. ITL error: the client's "
-        "gap less the server's. Both absolute, p50 / p99.",
+        "process tree, as the slope between two numbers of requests: start-up is not in it, reports are. An answer of "
+        "n tokens has n + 3 events.",
+        "- Memory is the tree's PSS: before the first request, and the peak above that for that many requests.",
+        "- TTFT error: the client's TTFT from its own sending, less the server's from receiving. ITL error: the "
+        "client's gap less the server's. Both absolute, p50 / p99.",
         *(f"- {name}: {text}." for name, text in found["conditions"].items()),
     ]
     if found["quick"]:
@@ -137,7 +135,8 @@ COST_HEAD = [
     "a: requests/s",
     "b: us/event",
     "b: us/request",
-    "a: memory, MB (requests)",
+    "a: MB at the start",
+    "a: MB above it (requests)",
 ]
 EXACT_HEAD = ["client", "TTFT error, ms", "ITL error, ms", "matched by", "requests"]
 OPEN_HEAD = [
@@ -153,15 +152,15 @@ def cost_row(name: str, runs: Runs) -> Row:
         us = slopes_us(runs, load)
         row += [spread([each / events_of(load) for each in us], ".3g"), number(us, ",.0f")]
         row += [number(values(runs, load, "arrivals", "served_rps"), ",.0f")] if load == "a" else []
-    return [*row, memory_cell(runs)]
+    return row + memory_cells(runs)
 
 
-def memory_cell(runs: Runs) -> str:
-    """MB above the start, with the number of requests that it took."""
-    sizes = values(runs, "a", "peak_above_bytes")
-    return (
-        f"{number([size / 1e6 for size in sizes], '.0f')} ({largest(runs, 'a')[0]['n_requests']:,})" if sizes else "-"
-    )
+def memory_cells(runs: Runs) -> Row:
+    """MB at the start and above it, with the number of requests that it took."""
+    before, above = ([size / 1e6 for size in values(runs, "a", f"{what}_bytes")] for what in ("start", "peak_above"))
+    if not above:
+        return [NOTHING, NOTHING]
+    return [number(before, ".0f"), f"{number(above, '.0f')} ({largest(runs, 'a')[0]['n_requests']:,})"]
 
 
 def exact_row(name: str, match: str, runs: Runs) -> Row:
@@ -283,4 +282,4 @@ def remarks(found: Mapping[str, Any]) -> str:
     lines = [f"- {name}: {note}." for name, note in found["notes"].items() if name in present]
     lines += [f"- {name} is missing: {why}" for name, why in found["missing"].items()]
     lines += [f"- {run['client']} failed at {run['load']}: {run['failed']}" for run in found["runs"] if "failed" in run]
-    return "## Notes\n\n" + "\n".join(lines) if lines else ""
+    return "\n".join(lines)

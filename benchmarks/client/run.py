@@ -128,7 +128,7 @@ def available(
         try:
             found.append((client, commands_of(client, cache, given)))
         except InstallFailed as error:
-            missing[client.title] = str(error)
+            missing[client.title] = homeless(str(error))
             say(f"left out: {error}")
     return found, missing
 
@@ -224,10 +224,10 @@ def launch(machine: Machine, client: Client, folder: Path, load: Workload, n_req
         run |= figures(client, task, cost, truth)
         say(f"{cost.cpu_s:.1f} s of CPU in {cost.wall_s:.1f} s")
     except ClientFailed as error:
-        run["failed"] = str(error)
+        run["failed"] = homeless(str(error))
         say(f"failed: {error}")
     except Exception as error:  # a peer whose output is not what this version should write
-        run["failed"] = f"its results could not be read: {type(error).__name__}: {error}"
+        run["failed"] = homeless(f"its results could not be read: {type(error).__name__}: {error}")
         say(run["failed"])
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -264,6 +264,11 @@ def figures(client: Client, task: Task, cost: Cost, truth: Truth) -> dict[str, A
     if task.load.itl_ms:
         found["errors"] = errors(client.answers(task), truth, task.load, client.match).row()
     return found | ({"own": own_figures(task)} if client is OURS else {})
+
+
+def homeless(text: str) -> str:
+    """A message for a file that others will read: the user's home in it is only `~`."""
+    return text.replace(str(Path.home()), "~")
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -1,4 +1,4 @@
-"""The client benchmark counts all of a process tree, compares with the log as it says, and calls nothing met that is not."""
+"""The client benchmark counts a whole process tree, compares with the log as it says, and hides nothing that failed."""
 
 from __future__ import annotations
 

@@ -68,7 +68,6 @@ def record_of_answer(pieces: list[bytes], api: str, status: int, streamed: bool,
         "text": outcome.text,
         "hidden_text": outcome.hidden_text,
         "events": sum(record.gap_events),
-        "tokens": sum(record.gap_tokens),
     }
 
 

@@ -151,10 +151,10 @@ class Writer:
     def _write(self, record: RequestRecord) -> None:
         """Sidecar first, then the row that points into it: a row never points at bytes that are missing."""
         ints = np.stack([to_ticks(record.gap_ns), record.gap_events, record.gap_bytes], axis=1).astype(np.int32)
-        self._reads.write(ints.tobytes())
+        self._reads.write(ints.tobytes() + record.gap_tokens.tobytes())
         row = record.row()
-        row["reads_at"], row["n_reads"] = self._n_ints, len(ints)
-        self._n_ints += ints.size
+        row["reads_at"], row["n_reads"], row["tokens_told"] = self._n_ints, len(ints), len(record.gap_tokens)
+        self._n_ints += ints.size + len(record.gap_tokens)
         self._records.write(msgspec.json.encode(row) + b"\n")
 
 
@@ -228,12 +228,14 @@ def _read_records(path: Path) -> Iterator[RequestRecord]:
         for row in _rows(path / RECORDS):
             reads.seek(4 * row.pop("reads_at"))
             data = reads.read(12 * row.pop("n_reads"))
+            told = reads.read(4 * row.pop("tokens_told", 0))
             ticks, n_events, n_bytes = np.frombuffer(data, np.int32, len(data) // 12 * 3).reshape(-1, 3).T
             yield RequestRecord(
                 **row,
                 gap_ns=array("q", to_ns(ticks).tobytes()),
                 gap_events=array("i", n_events.tobytes()),
                 gap_bytes=array("i", n_bytes.tobytes()),
+                gap_tokens=array("i", told[: len(told) // 4 * 4]),
             )
 
 

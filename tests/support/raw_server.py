@@ -20,8 +20,9 @@ REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 
 
 @asynccontextmanager
-async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A server on a port of 127.0.0.1 that calls `handler` for each connection and closes it afterwards."""
+async def serving(handler: Handler, tls: ssl.SSLContext | None = None, path: str | None = None) -> AsyncIterator[int]:
+    """A server on a port of 127.0.0.1, or on a unix socket, that calls `handler` for each connection and closes it
+    afterwards."""
 
     running: set[asyncio.Task[None] | None] = set()
 
@@ -35,9 +36,12 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
             writer.close()
             running.discard(asyncio.current_task())
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls, backlog=1000)
+    if path is None:
+        server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls, backlog=1000)
+    else:
+        server = await asyncio.start_unix_server(handle, path)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield 0 if path is not None else server.sockets[0].getsockname()[1]
     finally:
         server.close()
         while running:  # clients have closed their sockets, which ends the handlers

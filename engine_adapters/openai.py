@@ -151,7 +151,7 @@ def take_error(answer: Answer, event: Event, payload: bytes) -> None:
         answer.fail(event.error)
         return
     data = msgspec.json.decode(payload)
-    if data.get("object") == "error" or (data.get("message") and "choices" not in data) or data.get("detail"):
+    if data.get("detail") or (data.get("message") and "choices" not in data):
         answer.fail(data)
 
 

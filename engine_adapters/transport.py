@@ -24,7 +24,6 @@ from engine_adapters.wire import Wire
 # An idle connection is dropped before servers drop it (uvicorn, and with it vLLM and SGLang, after 5 s), so that
 # no request meets a connection that the other side is closing.
 KEEPALIVE_S = 4.0
-ERROR_TEXT_BYTES = 2000
 STREAMS_A_CONNECTION = 100  # of HTTP/2: httpcore and most servers allow no more, and further ones would wait
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
@@ -157,13 +156,12 @@ class HttpClient:
             raise PreflightError(f"{self.base_url} is not a URL that can be called: {error}") from None
         except httpx.HTTPError as error:
             raise PreflightError(f"no answer from {url}: {describe(error)}{self._hint(error)}") from None
-        text = self._redact(response.text)
         try:
-            data = json.loads(text)
+            data = response.json()
         except ValueError:
             data = None
-        headers = {name: self._redact(value) for name, value in response.headers.items()}
-        return Reply(response.status_code, headers, text, data)
+        headers = redacted(dict(response.headers), self._redact)
+        return Reply(response.status_code, headers, self._redact(response.text), redacted(data, self._redact))
 
     def hide(self, outcome: StreamOutcome) -> None:
         """Take secrets out of what an answer leaves in the records."""
@@ -285,7 +283,7 @@ class HttpClient:
             return
         outcome.advised_wait_s = advised_wait_s(refusal.advice, time())
         rejected = status == 429 or (status == 503 and outcome.advised_wait_s is not None)
-        text = refusal.body[:ERROR_TEXT_BYTES].decode("utf-8", "replace")
+        text = refusal.body.decode("utf-8", "replace")
         fail(outcome, "rejected" if rejected else "http_status", f"HTTP {status}: {error_message(text)}")
 
 
@@ -310,6 +308,17 @@ def stamping(outcome: StreamOutcome) -> Callable[[str, Any], Awaitable[None]]:
             outcome.sent_at_ns = now_ns
 
     return trace
+
+
+def redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """A JSON value with every text in it, names too, gone through `redact`."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [redacted(item, redact) for item in value]
+    if isinstance(value, dict):
+        return {redact(name): redacted(item, redact) for name, item in value.items()}
+    return value
 
 
 def fail(outcome: StreamOutcome, error_class: ErrorClass, message: str) -> None:

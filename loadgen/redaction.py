@@ -15,13 +15,23 @@ _secrets: set[str] = set()  # of this process: a traceback must not show them, w
 
 def keep_secret(value: str) -> None:
     """From now on `redact` hides the value, and each of its parts that could be a secret by itself (`Bearer KEY`)."""
-    for part in {value, *re.split(r"[\s;,=]+", value)}:
-        if len(part) >= SHORTEST and part.lower() not in ("bearer", "basic", "token"):
-            _secrets.update((part, quote(part, safe=""), escape(part), json.dumps(part)[1:-1]))
+    pieces = re.split(r"[\s;,]+", value)
+    for part in {value, *pieces, *(piece.partition("=")[2] for piece in pieces)}:
+        if len(part) >= SHORTEST and part.lower() != "bearer":
+            _secrets.update((part, quote(part, safe=""), escape(part), json.dumps(part)[1:-1], _in_python(part)))
 
 
 def redact(text: str) -> str:
-    """The text with *** for every secret that is known."""
+    """The text with *** for every secret that is known, also for the beginning of one at which the text was cut."""
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
+    for secret in _secrets:
+        lengths = range(min(len(secret) - 1, len(text)), SHORTEST - 1, -1)
+        cut = next((n for n in lengths if text.endswith(secret[:n])), 0)
+        text = text[: len(text) - cut] + HIDDEN * bool(cut)
     return text
+
+
+def _in_python(text: str) -> str:
+    """As it stands between the quotes of a Python string that has quotes of both kinds in it."""
+    return text.replace("\\", r"\\").replace("'", r"\'")

@@ -16,7 +16,7 @@ from loadgen.commands.common import UsageProblem
 from loadgen.redaction import keep_secret
 
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 TELLING = re.compile(r"auth|cookie|key|token|secret|passw", re.IGNORECASE)
 
 
@@ -49,8 +49,8 @@ def keep_proxy_secret() -> None:
 
 def clean_url(url: str) -> str:
     """A URL for an error message: without user, password, query and fragment."""
-    rest = url.split("?")[0].split("#")[0]
-    return re.sub(r"(^|//)[^/@]*(/[^/@]*)*@", r"\1", rest)
+    scheme, mark, rest = url.split("?")[0].split("#")[0].rpartition("://")
+    return scheme + mark + rest.rpartition("@")[2]
 
 
 def has_credentials(url: str) -> bool:

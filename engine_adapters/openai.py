@@ -150,7 +150,7 @@ def take_error(answer: Answer, event: Event, payload: bytes) -> None:
     if event.error:
         answer.fail(event.error)
         return
-    data = msgspec.json.decode(payload)
+    data = json.loads(payload)
     if data.get("detail") or (data.get("message") and "choices" not in data):
         answer.fail(data)
 

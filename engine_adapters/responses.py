@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -57,7 +58,7 @@ def take(answer: Answer, payload: bytes) -> None:
     elif isinstance(event.response, dict) and event.type.startswith("response."):
         take_response(answer, event.type.removeprefix("response."), event.response)
     elif event.object == "response":
-        response = msgspec.json.decode(payload)
+        response = json.loads(payload)
         take_response(answer, response.get("status") or "completed", response)
     elif event.error:
         answer.fail(event.error)

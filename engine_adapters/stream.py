@@ -147,15 +147,17 @@ class StreamReader:
             self.outcome.fail("protocol", str(error))
             self._feed = _nothing
             return
-        if payloads:
-            self._take_all(instant_ns, payloads, len(chunk))
-        else:
+        if not payloads:
             self._last_read_ns = instant_ns
-
-    def _take_all(self, instant_ns: int, payloads: list[bytes], n_bytes: int) -> None:
+            return
         answer, take = self._answer, self._take
-        for payload in payloads:
-            take(answer, payload)
+        try:
+            for payload in payloads:
+                take(answer, payload)
+        except (
+            Exception
+        ) as error:  # of an adapter that is not ours; an exception here would end the connection's reader
+            self.outcome.fail("protocol", f"the adapter could not read an event ({error!r}): {shown(payload)}")
         n_events = answer.n_events
         if not n_events:
             return
@@ -165,7 +167,7 @@ class StreamReader:
         outcome.last_token_at_ns = instant_ns
         outcome.read_at_ns.append(instant_ns)
         outcome.read_events.append(n_events)
-        outcome.read_bytes.append(n_bytes)
+        outcome.read_bytes.append(len(chunk))
         if answer.told or outcome.first_answer_at_ns is None:
             self._mark(answer, instant_ns)
 
@@ -174,7 +176,8 @@ class StreamReader:
         outcome, answer = self.outcome, self._answer
         if outcome.error_class is None:
             rest = [payload for payload in self._parser.finish() if not self._is_cut(payload)]
-            self._take_all(self._end_ns(), rest, 0)
+            self._feed = lambda chunk: rest
+            self.on_read(self._end_ns(), b"")
         outcome.text, outcome.hidden_text = "".join(answer.text), "".join(answer.hidden)
         if not self._told_every_read():
             del outcome.read_tokens[:]

@@ -26,6 +26,8 @@ PURE = (
     "loadgen.self_test.rung",
     "loadgen.self_test.telling",
     "engine_adapters.sse",
+    "engine_adapters.ndjson",
+    "engine_adapters.stream",
     "engine_adapters.reference.scheduler",
     "engine_adapters.reference.block_pool",
 )

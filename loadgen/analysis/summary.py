@@ -31,6 +31,8 @@ SOURCES = ("usage", "event_counts", "tokenizer", "events")  # of token counts, b
 
 Point = tuple[PointLog, list[RequestRecord]]
 BoundAt = Callable[[Sequence[RequestRecord], float], Mapping[str, Any]]
+Latency = Callable[[RequestRecord, Since], float | None]
+HasEnded = Callable[[RequestRecord], bool]
 
 
 def summarize_run(
@@ -95,16 +97,10 @@ class Measure:
     row: dict[str, Any]
 
 
-def measure(
-    log: PointLog, records: list[RequestRecord], objectives: Sequence[Objective], bound_at: BoundAt | None
-) -> Measure:
-    """All figures of one load point."""
+def glance(log: PointLog, records: list[RequestRecord], bound_at: BoundAt | None) -> Measure:
+    """What a ladder decides by and the live line tells: a fraction of the figures, in a fraction of the time."""
     window, seconds = metrics.measured(records), metrics.window_s(log)
     throughput = metrics.output_tps(log, records)
-    good_rps, attainment = goodput(log, records, objectives)
-    itl_limit_s = limit_of(objectives, "itl")
-    answering = _answering(window)
-    gaps = metrics.pooled_gaps(answering, "n_events")
     bound = point_bound(window, log.in_flight_mean, bound_at)
     row = {
         "index": log.point,
@@ -113,26 +109,40 @@ def measure(
         "window_s": seconds,
         "concurrency_mean": metrics.concurrency_mean(log),
         "concurrency_max": log.in_flight_max,
-        "running_mean": metrics.running_mean(throughput, window),
         "offered_rps": metrics.n_due(log, records) / seconds if seconds else None,
         "achieved_rps": metrics.achieved_rps(log, records),
         "output_tps": throughput,
+        **counts(log, records, window),
+        "bound": bound,
+        "bound_fraction": throughput / bound["output_tps"] if throughput and bound["output_tps"] else None,
+        "metrics": {"ttft": _both(_answering(window), log.mode, *LATENCIES["ttft"])},
+    }
+    return Measure(log, records, row)
+
+
+def measure(
+    log: PointLog, records: list[RequestRecord], objectives: Sequence[Objective], bound_at: BoundAt | None
+) -> Measure:
+    """All figures of one load point."""
+    first = glance(log, records, bound_at).row
+    window = metrics.measured(records)
+    good_rps, attainment = goodput(log, records, objectives)
+    gaps = metrics.pooled_gaps(_answering(window), "n_events")
+    row = first | {
+        "running_mean": metrics.running_mean(first["output_tps"], window),
         "output_tps_ci95": metrics.output_tps_interval(log, records),
         "prompt_tps": metrics.prompt_tps(log, records),
-        "metrics": distributions(window, log.mode, gaps),
+        "metrics": first["metrics"] | distributions(window, log.mode, gaps),
         "decode_rate_tps": metrics.decode_rate_tps(log.in_flight_mean, window),
         "prefill_rate_tps": metrics.prefill_rate_tps(window),
         "goodput_rps": good_rps,
         "attainment": attainment,
-        **counts(log, records, window),
         "errors": error_table(window),
         "connecting": admission.connecting(window),
         "rejections": admission.rejections(window),
         "client_limit": admission.limited(window),
         "tokens": token_table(window),
-        "bound": bound,
-        "bound_fraction": throughput / bound["output_tps"] if throughput and bound["output_tps"] else None,
-        "stalls": metrics.stalls(gaps[0], itl_limit_s),
+        "stalls": metrics.stalls(gaps[0], limit_of(objectives, "itl")),
         "fluidity": fluidity_of(window, log.mode, objectives),
         "time_line": metrics.time_line(log),
     }
@@ -162,19 +172,17 @@ def conclude(measure: Measure, best_tps: float | None, cached_share_intended: fl
 # --- latency ------------------------------------------------------------------------------------------------------
 
 
+LATENCIES: dict[str, tuple[Latency, HasEnded]] = {
+    "ttft": (metrics.ttft, lambda r: r.first_token_at_ns is not None),
+    "ttfo": (metrics.ttfo, lambda r: r.first_answer_at_ns is not None),
+    "e2e": (metrics.e2e, lambda r: r.status == "ok"),
+}
+
+
 def distributions(window: Sequence[RequestRecord], mode: str, gaps: tuple[Floats, Blocks]) -> dict[str, Any]:
-    """The latency metrics of the measured requests; from `intended` only in open loop. `gaps` are their event gaps."""
+    """The latency metrics of the measured requests but TTFT, which `glance` has; `gaps` are their event gaps."""
     answering = _answering(window)
-    result: dict[str, Any] = {}
-    for name, metric, at in (
-        ("ttft", metrics.ttft, lambda r: r.first_token_at_ns is not None),
-        ("ttfo", metrics.ttfo, lambda r: r.first_answer_at_ns is not None),
-        ("e2e", metrics.e2e, lambda r: r.status == "ok"),
-    ):
-        result[name] = {
-            "from_intended": _latency(answering, metric, at, "intended") if mode == "open" else None,
-            "from_sent": _latency(answering, metric, at, "sent"),
-        }
+    result: dict[str, Any] = {name: _both(answering, mode, *LATENCIES[name]) for name in ("ttfo", "e2e")}
     tpots = [each for r in window if r.status == "ok" and (each := metrics.tpot(r)) is not None]
     event_gap = distribution(*gaps)
     return result | {"itl": _itl(answering, event_gap), "tpot": distribution(tpots), "event_gap": event_gap}
@@ -185,12 +193,15 @@ def _answering(window: Sequence[RequestRecord]) -> list[RequestRecord]:
     return [r for r in window if r.status in ("ok", "unfinished")]
 
 
-def _latency(
-    records: Sequence[RequestRecord],
-    metric: Callable[[RequestRecord, Since], float | None],
-    has_ended: Callable[[RequestRecord], bool],
-    since: Since,
-) -> dict[str, Any]:
+def _both(records: Sequence[RequestRecord], mode: str, metric: Latency, has_ended: HasEnded) -> dict[str, Any]:
+    """One latency counted both ways; from `intended` only in open loop."""
+    return {
+        "from_intended": _latency(records, metric, has_ended, "intended") if mode == "open" else None,
+        "from_sent": _latency(records, metric, has_ended, "sent"),
+    }
+
+
+def _latency(records: Sequence[RequestRecord], metric: Latency, has_ended: HasEnded, since: Since) -> dict[str, Any]:
     """The distribution of one latency; a request that had not come so far counts as "at least as long as it waited"."""
     values, censored = [], []
     for record in records:

@@ -16,7 +16,7 @@ from engine_adapters.base import Adapter, PreflightError
 from engine_adapters.network import allow_descriptors
 from engine_adapters.preflight import Endpoint
 from loadgen.analysis.knee import next_rate, plan_ladder
-from loadgen.analysis.summary import conclude, measure, rungs
+from loadgen.analysis.summary import conclude, glance, rungs
 from loadgen.bound_spec import Spec, spec_for_server, target_from
 from loadgen.collectors.machine import client_machine, loop_name, versions
 from loadgen.collectors.records import PointLog, RequestRecord
@@ -26,7 +26,7 @@ from loadgen.commands.problems import users_problems
 from loadgen.commands.progress import Display
 from loadgen.generator.connections import at_once
 from loadgen.generator.point import Progress
-from loadgen.run_summary import bound_function, objectives_of, summarize_folder
+from loadgen.run_summary import bound_function, summarize_folder
 from loadgen.scenario.schedule import PointSchedule, plan_point, schedule_id, schedule_rows
 from loadgen.scenario.schema import Scenario
 from loadgen.session import FLOOD_USERS, Probe, Session, fit_unit, probe_server, run_ladder
@@ -168,7 +168,7 @@ class Ladder:
         """What happens after a point: it is looked at, so that the next can be chosen, and told in one line."""
 
         def on_point(log: PointLog, records: Sequence[RequestRecord]) -> None:
-            point = measure(log, list(records), objectives_of(self._job.scenario), self._bound_at)
+            point = glance(log, list(records), self._bound_at)
             conclude(point, None, None)
             self._rows.append(point.row)
             display.done(point_line(point.row))

@@ -205,6 +205,16 @@ def test_the_deployment_of_azure_stands_in_the_path() -> None:
     assert adapter.path.startswith("/openai/deployments/my%20gpt/chat/completions?api-version=")
 
 
+def test_an_answer_without_tokens_has_an_end_and_no_first_token() -> None:
+    body = documented.EMBEDDINGS["no stream"][0]
+    outcome = read_answer("embeddings", [(10 * MS, body[:9]), (20 * MS, body[9:])])
+    assert outcome.ok
+    assert (outcome.first_token_at_ns, outcome.last_token_at_ns) == (None, 20 * MS)
+    assert (outcome.output_tokens, outcome.output_tokens_source) == (None, None)
+    for empty in (b'{"data": []}', b"{}", b'{"results": null}'):
+        assert read_answer("rerank", [(1, empty)]).error_class == "empty"
+
+
 def test_the_placeholder_of_anthropics_first_event_is_no_count() -> None:
     events = documented.anthropic(documented.TEXT_BLOCK, output=9)
     cut = read_answer("anthropic", [(1, events[: events.index(b"content_block_stop")])])

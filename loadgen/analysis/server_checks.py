@@ -10,6 +10,7 @@ import numpy as np
 from loadgen.analysis import metrics
 from loadgen.analysis.evidence import Check, CheckVerdict, Evidence, advise, grade
 from loadgen.analysis.steady_state import differ, mser5
+from loadgen.analysis.timeouts import timeouts_text
 from loadgen.collectors.records import RequestRecord
 
 _TREND_VERDICTS: dict[str, CheckVerdict] = {
@@ -150,6 +151,7 @@ def errors(e: Evidence) -> Check:
     text = (
         f"{failed} failed{f' ({kinds})' if kinds else ''}, {unfinished} unfinished, {lost} without outcome, of {due}."
     )
+    text += timeouts_text(e.measured, "intended" if e.log.mode == "open" else "sent") if not e.grows else ""
     advice = "See the errors of the point; a longer cool-down lets slow requests end."
     return Check("errors", verdict, blamed / due, limit, text + advise(verdict, advice))
 

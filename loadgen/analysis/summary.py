@@ -19,6 +19,7 @@ from loadgen.analysis.knee import Rung, find_knee, max_throughput
 from loadgen.analysis.metrics import Since
 from loadgen.analysis.percentiles import Blocks, Floats, distribution, empty
 from loadgen.analysis.server_checks import cached_share
+from loadgen.analysis.timeouts import e2e_with_timeouts
 from loadgen.analysis.validity import Certificate, certify
 from loadgen.collectors.records import PointLog, RequestRecord
 
@@ -82,6 +83,7 @@ DEFINED: dict[str, Callable[..., Any]] = {
     **metrics.DEFINED,
     "fluidity": fluidity,
     "goodput_rps": goodput,
+    "e2e_with_timeouts": e2e_with_timeouts,
     "connecting": admission.connecting,
     "rejections": admission.rejections,
     "client_limit": admission.limited,
@@ -138,6 +140,7 @@ def measure(
         "goodput_rps": good_rps,
         "attainment": attainment,
         "errors": error_table(window),
+        "e2e_with_timeouts": e2e_with_timeouts(window, "intended" if log.mode == "open" else "sent"),
         "connecting": admission.connecting(window),
         "rejections": admission.rejections(window),
         "client_limit": admission.limited(window),
@@ -164,6 +167,7 @@ def conclude(measure: Measure, best_tps: float | None, cached_share_intended: fl
     )
     if certificate.verdict == "NONSTATIONARY":
         row["metrics"] = withhold(row["metrics"])
+        row["e2e_with_timeouts"] = withhold(row["e2e_with_timeouts"])
         row["fluidity"] = {"share": None, "reason": WITHHELD}
     row["validity"] = certificate.as_dict()
     return certificate

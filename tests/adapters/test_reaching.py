@@ -365,6 +365,33 @@ def test_a_connection_is_found_in_as_many_steps_however_many_are_idle(run: Run) 
     assert run(steps, 400) == run(steps, 4)
 
 
+def test_a_server_that_closes_idle_connections_as_requests_come_fails_none(run: Run) -> None:
+    async def impatient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(take_request(reader), 0.03)
+            except TimeoutError:
+                return
+            writer.write(STREAM)
+
+    async def main() -> list[StreamOutcome]:
+        outcomes = []
+        async with serving(impatient) as port:  # case B60, thirty times faster
+            adapter = OpenAIAdapter(HttpClient(f"http://127.0.0.1:{port}"), "m")
+            for i in range(20):
+                outcomes.append(StreamOutcome())
+                await adapter.stream(adapter.encode(Request("hi", 1)), f"r{i}", outcomes[-1])
+                await asyncio.sleep(0.029 + 0.0002 * i)
+            await adapter.close()
+        return outcomes
+
+    outcomes = run(main)
+    assert [outcome.error for outcome in outcomes] == [None] * 20
+    for outcome in outcomes:  # a second try is a connection of its own, and no part of TTFT
+        assert outcome.first_token_at_ns - outcome.sent_at_ns < 500_000_000
+    assert any(outcome.connected_at_ns is not None for outcome in outcomes[1:])
+
+
 def test_a_port_that_nobody_listens_on_is_a_refused_connection(run: Run) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -9,6 +9,7 @@ from analysis_builders import S, log, record
 
 from loadgen.analysis import admission
 from loadgen.analysis.evidence import Check, Evidence
+from loadgen.analysis.timeouts import e2e_with_timeouts
 from loadgen.analysis.validity import certify
 from loadgen.collectors.records import RequestRecord
 
@@ -81,3 +82,14 @@ def test_a_request_that_was_rejected_to_the_end_needs_no_known_wait() -> None:
     last = record(1.0, None, status="failed", end_s=0.1, n_attempts=1, n_rejections=1, first_rejected_at_ns=S)
     found = admission.rejections([last])
     assert (found["rejections"], found["on_time_again"], found["needed_s"]) == (1, 0, None)
+
+
+def test_a_timeout_counts_as_at_least_its_limit() -> None:
+    answers = [record(0.1 * i, 0.1) for i in range(32)]  # case B67, with the samples that a p90 needs
+    given_up = [record(0.1 * i, None, status="failed", error_class="total_timeout", end_s=1.0) for i in range(8)]
+    refused = [record(5.0, None, status="failed", error_class="http_status", end_s=0.01)]
+    found = e2e_with_timeouts([*answers, *given_up, *refused], "intended")
+    assert (found["n"], found["p50"], found["p90"]) == (40, pytest.approx(0.1), None)
+    assert "p90 >= 1.000 s" in found["reason"]
+    assert "E2E is p50 0.1 s, p90 >= 1.000 s" in line([*answers, *given_up], "errors").text
+    assert "With" not in line([*answers, *refused], "errors").text

@@ -36,7 +36,7 @@ POINT_KEYS = {
         "prefill_rate_tps",
     ),
     *("goodput_rps", "attainment", "failed", "unfinished", "counts", "errors", "tokens", "bound", "bound_fraction"),
-    *("connecting", "rejections", "client_limit"),
+    *("connecting", "rejections", "client_limit", "e2e_with_timeouts"),
     *("stalls", "fluidity", "time_line", "validity"),
 }
 

@@ -78,14 +78,17 @@ package names its dialect as an entry point, and `--api mine` finds it:
 import json
 from engine_adapters.dialect import Dialect
 
+
 def body(request, asking):
     return {"input": request.prompt, "limit": request.max_tokens, "stream": asking.stream}
+
 
 def take(answer, payload):
     event = json.loads(payload)
     answer.say(event.get("piece", ""))
     answer.count(completion=event.get("n_out"))
     answer.end(event.get("why"))
+
 
 MINE = Dialect(name="mine", path="/v1/write", body=body, take=take)
 ```

@@ -176,6 +176,7 @@ def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
         "power_and_clocks": UNKNOWN,
         "client_machine": f"{machine_text(manifest['client']['machine'])}, {manifest['client']['loop']}",
         "connections": _connections(manifest, scenario),
+        "receive_stamps": _receive_stamps(points),
         "token_source": _token_source(points),
         "seed": str(scenario.seed),
         "url": server["url"],
@@ -192,6 +193,15 @@ def _connections(manifest: Mapping[str, Any], scenario: Scenario) -> str:
     """What carried the streams, and who opened the connections."""
     opened = "opened before the load" if scenario.connections == "warm" else "opened by the load (cold)"
     return f"{manifest['client'].get('via', UNKNOWN)}; {opened}"
+
+
+def _receive_stamps(points: Points) -> str:
+    """Where the instants of reads come from; they are the kernel's for nearly all reads, or for none."""
+    answers = _answers(points)
+    total, stamped = sum(r.reads_total for r in answers), sum(r.reads_kernel_stamped for r in answers)
+    if not total:
+        return UNKNOWN
+    return "by the kernel" if stamped > 0.99 * total else "when read" if stamped < 0.01 * total else "mixed"
 
 
 def _answers(points: Points) -> list[RequestRecord]:

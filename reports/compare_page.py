@@ -49,7 +49,7 @@ Comparison = dict[str, Any]
 # What makes two measurements incomparable, rather than two engines different.
 CRUCIAL = (
     "schedule_id", "mode", "input_lengths", "output_lengths", "load", "latency_target", "token_source",
-    "client_machine", "seed", "scaled_for_cpu",
+    "receive_stamps", "client_machine", "seed", "scaled_for_cpu",
 )  # fmt: skip
 NO_INTERVAL = "Sampling interval n/a: one run each, needs repeats with other seeds."
 

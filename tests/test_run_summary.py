@@ -34,6 +34,7 @@ def answer(index: int, **values: Any) -> RequestRecord:
         array("i", [1] * 16),
         array("i", [100] * 16),
     )
+    record.reads_total = record.reads_kernel_stamped = 18
     for name, value in values.items():
         setattr(record, name, value)
     return record
@@ -64,6 +65,7 @@ def test_what_is_not_known_is_the_word_unknown() -> None:
     assert conditions["engine_flags"] == conditions["hardware"] == conditions["precision"] == "unknown"
     assert conditions["model"] == "m"
     assert conditions["token_source"] == "usage (100%)"
+    assert conditions["receive_stamps"] == "by the kernel"
     assert "poisson" in conditions["load"]
     assert all(isinstance(value, str) and value for value in conditions.values())
 

@@ -113,7 +113,7 @@ def conditions() -> dict[str, str]:
         "model": "llama-3.1-8b", "precision": "bf16", "engine": "vLLM 0.8.5", "engine_flags": "--max-num-seqs 256",
         "kv_dtype": "bf16", "speculation": "off", "cache_state": "cold", "hardware": "1 x H100 SXM 80 GB",
         "split": "TP 1", "power_and_clocks": "unknown", "client_machine": "16 cores, Linux 6.1, same host",
-        "token_source": "usage", "seed": "7", "url": "http://127.0.0.1:8000",
+        "token_source": "usage", "receive_stamps": "by the kernel", "seed": "7", "url": "http://127.0.0.1:8000",
     }  # fmt: skip
 
 

@@ -85,7 +85,13 @@ def test_different_slos_or_none_met_give_no_ratio_but_a_reason() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("schedule_id", "0" * 16), ("input_lengths", "512"), ("token_source", "events"), ("receive_stamps", "when read"), ("client_machine", "2 cores")],
+    [
+        ("schedule_id", "0" * 16),
+        ("input_lengths", "512"),
+        ("token_source", "events"),
+        ("receive_stamps", "when read"),
+        ("client_machine", "2 cores"),
+    ],
 )
 def test_a_crucial_difference_stands_above_the_headline(key: str, value: str, tmp_path: Path) -> None:
     a, b = synthetic.open_loop(), synthetic.other_engine()

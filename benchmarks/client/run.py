@@ -31,7 +31,8 @@ TIMEOUT_S = 240.0
 OPEN_LOOP_S = 6.0
 QUICK_OPEN_LOOP_S, QUICK_SHARE = 3.0, 0.25
 GOALS = {
-    "memory": (Workload("memory", 128, users=64), 20_000),
+    "beside": (Workload("beside", 128, itl_ms=10.0, rate_rps=200.0, seconds=15.0), 3_000),
+    "memory": (Workload("memory", 128, users=256, itl_ms=10.0), 20_000),
     "streams": (Workload("streams", 128, users=5_000, ttft_ms=0.0, itl_ms=100.0), 10_000),
 }
 

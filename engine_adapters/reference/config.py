@@ -55,8 +55,23 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3.1's stretching of slow rotary frequencies (`rope_type: llama3`), under Hugging Face's names."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A Llama-style decoder with grouped-query attention, SwiGLU and tied embeddings (Hugging Face names)."""
+    """A decoder of grouped-query attention and SwiGLU layers: Llama, Qwen3 dense, Qwen3-MoE (Hugging Face names).
+
+    qk_norm: queries and keys are normalised a head before the rotary embedding (Qwen3). num_experts: 0 for a dense
+    MLP; else each token goes through `num_experts_per_tok` of them, `intermediate_size` wide each, and their weights
+    are scaled to sum to 1 if `norm_topk_prob`. eos_token_ids: None for a preset, whose tokenizer says it.
+    """
 
     name: str
     num_hidden_layers: int
@@ -68,6 +83,14 @@ class ModelConfig:
     vocab_size: int
     rope_theta: float = 10_000.0
     rms_norm_eps: float = 1e-5
+    tie_word_embeddings: bool = True
+    qk_norm: bool = False
+    rope_scaling: RopeScaling | None = None
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    norm_topk_prob: bool = False
+    max_position_embeddings: int | None = None
+    eos_token_ids: tuple[int, ...] | None = None
 
     @property
     def q_size(self) -> int:
@@ -92,14 +115,15 @@ MODELS = {
 
 
 def params_by_group(model: ModelConfig) -> dict[str, int]:
-    """Parameters of each part of the model, all layers together. The head is tied: it stores nothing of its own."""
+    """Parameters of each part of the model, all layers together. A tied head stores nothing of its own."""
     layers, hidden = model.num_hidden_layers, model.hidden_size
+    n_mlps, router = (model.num_experts, hidden * model.num_experts) if model.num_experts else (1, 0)
     return {
         "attn": layers * hidden * 2 * (model.q_size + model.kv_size),
-        "mlp": layers * hidden * 3 * model.intermediate_size,
+        "mlp": layers * (n_mlps * hidden * 3 * model.intermediate_size + router),
         "embedding": model.vocab_size * hidden,
-        "head": 0,
-        "norms": (2 * layers + 1) * hidden,
+        "head": 0 if model.tie_word_embeddings else model.vocab_size * hidden,
+        "norms": (2 * layers + 1) * hidden + (2 * layers * model.head_dim if model.qk_norm else 0),
     }
 
 

@@ -12,7 +12,9 @@ from time import monotonic_ns, time_ns
 from typing import Protocol, cast
 
 READ_BYTES = 256 * 1024
-READS_A_TURN = 256  # then the event loop's other work, such as a send that is due, has its turn
+# After so much reading the event loop's other work, such as a send that is due, has its turn.
+TURN_NS = 2_000_000
+READS_A_LOOK = 32
 
 # Linux; Python's socket module has no names for them (linux/net_tstamp.h, asm-generic/socket.h).
 SO_TIMESTAMPING = 37
@@ -131,17 +133,24 @@ class StampedSockets:
         self._epoll.close()
         self._keeper.close()
 
-    def _read_ready(self) -> int:
-        ready = self._epoll.poll(0, READS_A_TURN)
-        offset_ns = self._clock.offset_ns()
-        for fd, mask in ready:
-            link = self._links.get(fd)
-            if link is not None:  # else closed by what a link before it in this turn led to
-                link.ready(mask, offset_ns)
-        return len(ready)
+    def _read_ready(self) -> bool:
+        """Read what is ready, for a turn at most; whether more was left."""
+        until_ns = monotonic_ns() + TURN_NS
+        while True:
+            ready = self._epoll.poll(0, READS_A_LOOK)
+            offset_ns = self._clock.offset_ns()
+            for fd, mask in ready:
+                link = self._links.get(fd)
+                if link is not None:  # else closed by what a link before it in this turn led to
+                    link.ready(mask, offset_ns)
+            self._n_reads += len(ready)
+            if len(ready) < READS_A_LOOK:
+                return False
+            if monotonic_ns() > until_ns:
+                return True
 
     def _wake(self) -> None:
-        self._n_reads += self._read_ready()
+        self._read_ready()
         now_ns = monotonic_ns()
         if now_ns - self._since_ns < LOOK_NS:
             return
@@ -151,8 +160,7 @@ class StampedSockets:
         self._since_ns, self._n_reads = now_ns, 0
 
     def _tick(self) -> None:
-        n_reads = self._read_ready()
-        self._n_reads += n_reads
+        more = self._read_ready()
         now_ns = monotonic_ns()
         if now_ns - self._since_ns >= LOOK_NS:
             calm = self._n_reads < CALM
@@ -161,7 +169,7 @@ class StampedSockets:
                 self._ticking = None
                 self._loop.add_reader(self._epoll.fileno(), self._wake)
                 return
-        if n_reads == READS_A_TURN:
+        if more:
             self._ticking = self._loop.call_soon(self._tick)
         else:
             self._ticking = self._loop.call_later(TICK_S, self._tick)

@@ -10,6 +10,8 @@ from loadgen.collectors.records import Phase, PointLog
 from loadgen.generator.point import PointRun, watch_point
 from loadgen.scenario.schedule import PlannedRequest
 
+STARTED_AT_ONCE = 32
+
 
 async def run_closed_loop(run: PointRun) -> PointLog:
     """Keep `schedule.concurrency` requests in flight through warm-up and window.
@@ -28,8 +30,10 @@ async def _drive(run: PointRun) -> None:
     queue = iter(run.schedule.requests)
     with anyio.move_on_at(anyio.current_time() + (run.cooldown_end_ns - run.clock.now_ns()) / 1e9):
         async with anyio.create_task_group() as users:
-            for _ in range(run.schedule.concurrency or 0):
+            for i in range(run.schedule.concurrency or 0):
                 users.start_soon(_user, run, queue)
+                if i % STARTED_AT_ONCE == STARTED_AT_ONCE - 1:
+                    await anyio.sleep(0)  # thousands of first sends in one turn of the loop would be a stall of it
 
 
 async def _user(run: PointRun, queue: Iterator[PlannedRequest]) -> None:

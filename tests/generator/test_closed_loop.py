@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import anyio
 import pytest
 from support.fakes import FakeAdapter, schedule
 from support.virtual_time import virtual_time
 
-from loadgen.generator.closed_loop import run_closed_loop
+from engine_adapters.base import StreamOutcome
+from loadgen.generator.clock import MonotonicClock
+from loadgen.generator.closed_loop import STARTED_AT_ONCE, run_closed_loop
 from loadgen.generator.point import MemorySink, PointRun
 
 
@@ -41,3 +45,30 @@ def test_the_point_ends_when_the_requests_are_used_up() -> None:
             return len(run.sink.records)
 
     assert anyio.run(main) == 10
+
+
+def test_thousands_of_first_sends_leave_the_event_loop_its_turns() -> None:
+    turns, sent_in_turn = [0], []
+
+    class Counting(FakeAdapter):
+        async def stream(self, body: bytes, request_id: str, outcome: StreamOutcome) -> None:
+            sent_in_turn.append(turns[0])
+            outcome.stream_end_at_ns = self.clock.now_ns()
+
+    async def count_turns() -> None:
+        while True:
+            turns[0] += 1
+            await anyio.sleep(0)
+
+    async def main() -> None:
+        clock = MonotonicClock()
+        plan = schedule([0.0] * 1000, duration_s=60.0, mode="closed", concurrency=1000)
+        run = PointRun(plan, [b"x"] * 1000, Counting(clock), clock, MemorySink(), "test")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count_turns)
+            await run_closed_loop(run)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+    assert len(sent_in_turn) == 1000
+    assert max(Counter(sent_in_turn).values()) <= 2 * STARTED_AT_ONCE

@@ -53,6 +53,7 @@ def test_thousands_of_first_sends_leave_the_event_loop_its_turns() -> None:
     class Counting(FakeAdapter):
         async def stream(self, body: bytes, request_id: str, outcome: StreamOutcome) -> None:
             sent_in_turn.append(turns[0])
+            await anyio.sleep(0.05)
             outcome.stream_end_at_ns = self.clock.now_ns()
 
     async def count_turns() -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
+
+Policy = Literal["fcfs", "priority"]
+Admission = Literal["on_demand", "reserve"]
+POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "max_model_len", "rate_limit_burst")
+NOT_NEGATIVE = ("max_waiting", "long_prefill_token_threshold", "num_speculative_tokens")
 
 BYTES_PER_WEIGHT = 4  # everything is float32
 
@@ -26,7 +31,12 @@ class EngineConfig:
 
     max_num_seqs: most sequences in one step. max_num_batched_tokens: most tokens in one step, prefill chunks
     included, so it bounds how long a prefill can hold up the running decodes. block_size: tokens in one KV block.
-    max_waiting: requests accepted beyond max_num_seqs; one more is answered 429.
+    max_waiting: requests accepted beyond max_num_seqs; one more is answered 429. long_prefill_token_threshold: most
+    tokens of one request in one step, 0 for no limit but the step's. policy: "fcfs" or "priority" (lower goes first).
+    admission: "on_demand" gives blocks as tokens come, "reserve" gives every request max_model_len tokens at once, as
+    engines with fixed slots do. num_speculative_tokens: most guesses to verify for one decode in one step, 0 for none.
+    rate_limit_rps, rate_limit_burst: a token bucket before the queue, None for none: so many requests a second in the
+    long run, and at most so many at once.
     """
 
     max_num_seqs: int = 64
@@ -35,13 +45,26 @@ class EngineConfig:
     num_blocks: int = 2816
     max_model_len: int = 4096
     max_waiting: int = 4096
+    long_prefill_token_threshold: int = 0
+    enable_prefix_caching: bool = True
+    policy: Policy = "fcfs"
+    admission: Admission = "on_demand"
+    num_speculative_tokens: int = 0
+    rate_limit_rps: float | None = None
+    rate_limit_burst: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "max_model_len"):
+        for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        if self.max_waiting < 0:
-            raise ValueError("max_waiting must not be negative")
+        for name in NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        for name, choices in (("policy", get_args(Policy)), ("admission", get_args(Admission))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be {' or '.join(choices)}, not {getattr(self, name)}")
+        if self.rate_limit_rps is not None and not self.rate_limit_rps > 0:
+            raise ValueError("rate_limit_rps must be above 0")
         if self.capacity_tokens < self.max_model_len:
             raise ValueError(
                 f"num_blocks x block_size = {self.capacity_tokens} tokens of KV cache cannot hold one sequence of "

@@ -7,28 +7,70 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from engine_adapters.reference import tokenizer
 from engine_adapters.reference.config import EngineConfig
-from engine_adapters.reference.executors.base import Executor
+from engine_adapters.reference.executors.base import Executor, StepCost
 from engine_adapters.reference.request import FinishReason, Request, TokenOutput
-from engine_adapters.reference.scheduler import Scheduler
+from engine_adapters.reference.scheduler import Drafter, Scheduler, SchedulerOutput, no_draft
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """Sums over all steps so far: what a live bandwidth or compute fraction is derived from."""
+
+    n_steps: int = 0
+    n_tokens: int = 0
+    busy_s: float = 0.0
+    n_bytes: float = 0.0
+    flops: float = 0.0
+
+    def add(self, output: SchedulerOutput, cost: StepCost, took_s: float) -> None:
+        """Count one step."""
+        self.n_steps += 1
+        self.n_tokens += output.total_num_scheduled_tokens
+        self.busy_s += took_s
+        self.n_bytes += cost.n_bytes
+        self.flops += cost.flops
 
 
 class EngineCore:
-    """A scheduler and an executor. Everything the engine does is `step`."""
+    """A scheduler and an executor. Everything the engine does is `step`.
 
-    def __init__(self, config: EngineConfig, executor: Executor) -> None:
+    `draft` guesses what follows a request's tokens, for speculation. `clock` (seconds) is what requests are stamped by
+    and steps are timed by; a simulation gives its own. Raises ValueError when the executor can't hold `num_blocks`.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        executor: Executor,
+        draft: Drafter = no_draft,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if config.num_blocks > executor.capacity():
+            raise ValueError(f"num_blocks is {config.num_blocks}, but the executor holds {executor.capacity()}")
         self.config = config
         self.executor = executor
-        self.scheduler = Scheduler(config, tokenizer.EOS_ID)
+        self.clock = clock
+        self.scheduler = Scheduler(config, tokenizer.EOS_ID, draft)
+        self.totals = StepTotals()
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises ValueError for one that could never fit."""
+        request.arrived_at_s = self.clock()
+        self.scheduler.add(request)
 
     def step(self) -> list[TokenOutput]:
         """Choose what to compute, compute it, book the results; the new tokens and the requests that ended."""
-        output = self.scheduler.schedule()
+        started_at_s = self.clock()
+        output = self.scheduler.schedule(started_at_s)
         token_ids = self.executor.execute(output)
-        return self.scheduler.update_from_output(output, token_ids)
+        ended_at_s = self.clock()
+        self.totals.add(output, self.executor.step_cost(output), ended_at_s - started_at_s)
+        return self.scheduler.update_from_output(output, token_ids, ended_at_s)
 
 
 class QueueFull(Exception):
@@ -46,17 +88,17 @@ class TokenStream:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._items: deque[tuple[int | None, FinishReason | None]] = deque()
+        self._items: deque[tuple[list[int], FinishReason | None]] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def push(self, token_id: int | None, finish_reason: FinishReason | None) -> None:
-        """Hand over one token, the end, or both."""
-        self._items.append((token_id, finish_reason))
+    def push(self, token_ids: list[int], finish_reason: FinishReason | None) -> None:
+        """Hand over tokens, the end, or both."""
+        self._items.append((token_ids, finish_reason))
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def next(self) -> tuple[int | None, FinishReason | None]:
-        """The next token and, with the last one, why the answer ended."""
+    async def next(self) -> tuple[list[int], FinishReason | None]:
+        """The tokens of the next step (several under speculation, none at some ends) and, at the end, its reason."""
         while not self._items:
             self._waiter = self._loop.create_future()
             await self._waiter
@@ -140,7 +182,7 @@ class EngineThread:
             if isinstance(message, str):
                 self.core.scheduler.abort(message)
             else:
-                self.core.scheduler.add(message)
+                self.core.add(message)
 
     def _sleep(self, duration_s: float) -> None:
         """Sleep exactly `duration_s` on average: what the system sleeps too long is taken off the next times."""
@@ -155,7 +197,7 @@ class EngineThread:
             stream = self._streams.get(output.request_id)
             if stream is None:
                 continue
-            stream.push(output.token_id, output.finish_reason)
+            stream.push(output.token_ids, output.finish_reason)
             if output.finish_reason is not None:
                 del self._streams[output.request_id]
 
@@ -168,5 +210,5 @@ class EngineThread:
 
     def _fail_streams(self) -> None:
         for stream in self._streams.values():
-            stream.push(None, "error")
+            stream.push([], "error")
         self._streams.clear()

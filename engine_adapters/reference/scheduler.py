@@ -6,33 +6,68 @@ Pure Python, no arrays, no clock. There is no prefill phase: a request simply ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine_adapters.reference.block_pool import BlockPool
 from engine_adapters.reference.config import EngineConfig
 from engine_adapters.reference.request import FinishReason, Request, TokenOutput
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
-    """The next `num_tokens` uncomputed tokens of a request; `samples` when they reach its last token."""
+class ScheduledRequest(NamedTuple):
+    """The next `num_tokens` tokens of a request, from `request.num_computed_tokens` on; its blocks are `block_ids`.
+
+    The last `len(draft_token_ids)` of them are guesses at what follows `request.token_ids`, to be verified. `samples`
+    when the known tokens are computed to their end, so that at least one token follows.
+    """
 
     request: Request
     num_tokens: int
     samples: bool
+    draft_token_ids: Sequence[int] = ()
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it computes one known token (and its drafts), as opposed to a prefill chunk of several."""
+        return self.num_tokens - len(self.draft_token_ids) == 1
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
-    """One step's work, in the order of admission."""
+class SchedulerOutput(NamedTuple):
+    """One step's work in the order of admission, what was admitted for it and what was preempted for it."""
 
     scheduled: list[ScheduledRequest]
+    admitted: Sequence[Request] = ()
+    preempted: Sequence[Request] = ()
 
     @property
     def total_num_scheduled_tokens(self) -> int:
         """Tokens that this step computes."""
         return sum(item.num_tokens for item in self.scheduled)
+
+    @property
+    def num_decodes(self) -> int:
+        """Requests of which it computes one known token."""
+        return sum(item.is_decode for item in self.scheduled)
+
+    @property
+    def num_prefills(self) -> int:
+        """Requests of which it computes a chunk of several."""
+        return len(self.scheduled) - self.num_decodes
+
+    @property
+    def block_tables(self) -> list[list[int]]:
+        """KV blocks of each scheduled request, in the order of its tokens."""
+        return [item.request.block_ids for item in self.scheduled]
+
+
+# Guesses at most so many tokens that follow a request's tokens; fewer or none when it has no idea.
+Drafter = Callable[[Request, int], Sequence[int]]
+
+
+def no_draft(request: Request, n_tokens: int) -> Sequence[int]:
+    """Guesses nothing."""
+    return ()
 
 
 @dataclass(slots=True)
@@ -48,8 +83,9 @@ class SchedulerStats:
 class Scheduler:
     """Holds the waiting and running requests and the KV blocks between them."""
 
-    def __init__(self, config: EngineConfig, eos_token_id: int) -> None:
+    def __init__(self, config: EngineConfig, eos_token_id: int, draft: Drafter = no_draft) -> None:
         self.config = config
+        self.draft = draft
         self.eos_token_id = eos_token_id
         self.pool = BlockPool(config.num_blocks)
         self.waiting: deque[Request] = deque()
@@ -81,7 +117,7 @@ class Scheduler:
             self.waiting.remove(request)
         self._end(request, reason)
 
-    def schedule(self) -> SchedulerOutput:
+    def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
         """The next step's work: running requests first, then waiting ones while tokens and blocks last.
 
         Nothing is admitted in a step that had to preempt: it would soon be preempted itself, its work done for nothing.
@@ -94,13 +130,15 @@ class Scheduler:
             scheduled += self._admit_waiting(budget)
         return SchedulerOutput(scheduled)
 
-    def update_from_output(self, output: SchedulerOutput, token_ids: Sequence[int | None]) -> list[TokenOutput]:
-        """Book one step's results: a token for each request that sampled, and the ends that follow from them."""
+    def update_from_output(
+        self, output: SchedulerOutput, token_ids: Sequence[list[int]], now_s: float = 0.0
+    ) -> list[TokenOutput]:
+        """Book one step's results: the tokens of each request that sampled, and the ends that follow from them."""
         results = []
-        for item, token_id in zip(output.scheduled, token_ids, strict=True):
+        for item, sampled in zip(output.scheduled, token_ids, strict=True):
             item.request.num_computed_tokens += item.num_tokens
-            if token_id is not None:
-                results.append(self._append(item.request, token_id))
+            if sampled:
+                results.append(self._append(item.request, sampled[0]))
         if any(item.request.finish_reason for item in output.scheduled):
             self.running = [request for request in self.running if request.finish_reason is None]
         return results
@@ -165,12 +203,12 @@ class Scheduler:
         """Book one sampled token. An end-of-sequence token ends the answer and is no part of it."""
         if token_id == self.eos_token_id and request.eos_allowed:
             self._end(request, "stop")
-            return TokenOutput(request.request_id, None, "stop")
+            return TokenOutput(request, [], "stop")
         request.token_ids.append(token_id)
         self.stats.generation_tokens += 1
         if request.num_output_tokens >= request.max_tokens:
             self._end(request, "length")
-        return TokenOutput(request.request_id, token_id, request.finish_reason)
+        return TokenOutput(request, [token_id], request.finish_reason)
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         self._free(request)

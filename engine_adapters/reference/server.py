@@ -153,9 +153,10 @@ class GenerateEndpoint:
             await send(_body(events.role))
         n_output, finish_reason = 0, None
         while finish_reason is None:
-            token_id, finish_reason = await stream.next()
+            token_ids, finish_reason = await stream.next()
             if finish_reason in ("error", "abort"):
                 break
+            token_id = token_ids[0] if token_ids else None
             event = events.token(token_id, finish_reason)
             if token_id is not None:
                 n_output += 1
@@ -174,9 +175,8 @@ class GenerateEndpoint:
         token_ids: list[int] = []
         finish_reason = None
         while finish_reason is None:
-            token_id, finish_reason = await stream.next()
-            if token_id is not None:
-                token_ids.append(token_id)
+            more, finish_reason = await stream.next()
+            token_ids += more
         if finish_reason == "error":
             await _send_json(api.ApiError(500, self._error_text(), "InternalServerError").body, 500, send)
             return
@@ -206,7 +206,7 @@ async def _watch_disconnect(receive: Receive, stream: TokenStream) -> None:
     """End the stream when the client goes away; the handler then aborts the request."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    stream.push(None, "abort")
+    stream.push([], "abort")
 
 
 def _body(data: bytes, more: bool = True) -> Message:

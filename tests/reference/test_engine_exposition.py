@@ -6,6 +6,7 @@ import re
 
 from engine_adapters.reference.config import EngineConfig
 from engine_adapters.reference.engine import EngineCore
+from engine_adapters.reference.executors.base import StepCost
 from engine_adapters.reference.metrics import exposition
 from engine_adapters.reference.request import Request
 from engine_adapters.reference.scheduler import SchedulerOutput
@@ -16,8 +17,16 @@ class OneToken:
 
     def warmup(self) -> None: ...
 
-    def execute(self, output: SchedulerOutput) -> list[int | None]:
-        return [65 if item.samples else None for item in output.scheduled]
+    def capacity(self) -> int:
+        return 1 << 20
+
+    def step_cost(self, output: SchedulerOutput) -> StepCost:
+        return StepCost(0.0, 0.0)
+
+    def close(self) -> None: ...
+
+    def execute(self, output: SchedulerOutput) -> list[list[int]]:
+        return [[65] if item.samples else [] for item in output.scheduled]
 
 
 def samples(core: EngineCore) -> dict[str, float]:

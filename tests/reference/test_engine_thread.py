@@ -15,6 +15,7 @@ import pytest
 from engine_adapters.reference import engine as engine_module
 from engine_adapters.reference.config import MODELS, EngineConfig
 from engine_adapters.reference.engine import EngineCore, EngineThread, QueueFull
+from engine_adapters.reference.executors.base import StepCost
 from engine_adapters.reference.request import Request
 from engine_adapters.reference.scheduler import SchedulerOutput
 from engine_adapters.reference.server import Server
@@ -30,10 +31,18 @@ class StubExecutor:
 
     def warmup(self) -> None: ...
 
-    def execute(self, output: SchedulerOutput) -> list[int | None]:
+    def capacity(self) -> int:
+        return 1 << 20
+
+    def step_cost(self, output: SchedulerOutput) -> StepCost:
+        return StepCost(0.0, 0.0)
+
+    def close(self) -> None: ...
+
+    def execute(self, output: SchedulerOutput) -> list[list[int]]:
         self.n_steps += 1
         self.before(self.n_steps)
-        return [self.token if item.samples else None for item in output.scheduled]
+        return [[self.token] if item.samples else [] for item in output.scheduled]
 
 
 def fail_at(step: int) -> Callable[[int], None]:

@@ -29,17 +29,17 @@ class OracleExecutor:
     block_size: int
     pages: dict[int, int] = field(default_factory=dict)
 
-    def execute(self, output: SchedulerOutput) -> list[int | None]:
+    def execute(self, output: SchedulerOutput) -> list[list[int]]:
         return [self._step(item.request, item.num_tokens, item.samples) for item in output.scheduled]
 
-    def _step(self, request: Request, num_tokens: int, samples: bool) -> int | None:
+    def _step(self, request: Request, num_tokens: int, samples: bool) -> list[int]:
         first, last = request.num_computed_tokens, request.num_computed_tokens + num_tokens
         slots = [request.block_ids[i // self.block_size] * self.block_size + i % self.block_size for i in range(last)]
         for position in range(first, last):
             self.pages[slots[position]] = request.token_ids[position]
         context = [self.pages[slot] for slot in slots]
         assert context == request.token_ids[:last]
-        return self._sampled(request, context) if samples else None
+        return [self._sampled(request, context)] if samples else []
 
     def _sampled(self, request: Request, context: list[int]) -> int:
         token = next_token(context)
@@ -118,8 +118,7 @@ def test_every_request_ends_with_the_tokens_of_a_batch_of_one(config: EngineConf
                 break
             continue
         for result in step(scheduler, executor):
-            if result.token_id is not None:
-                streamed[result.request_id].append(result.token_id)
+            streamed[result.request_id] += result.token_ids
     assert not scheduler.has_work
     assert scheduler.pool.num_free_blocks == config.num_blocks
     for request in added:
@@ -189,6 +188,6 @@ def test_min_tokens_holds_back_the_end_of_sequence() -> None:
     for _ in range(3):
         output = scheduler.schedule()
         sampled = EOS if request.eos_allowed else 5
-        ends += [result.finish_reason for result in scheduler.update_from_output(output, [sampled])]
+        ends += [result.finish_reason for result in scheduler.update_from_output(output, [[sampled]])]
     assert ends == [None, None, "stop"]
     assert request.output_token_ids == [5, 5]

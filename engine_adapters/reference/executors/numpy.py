@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine_adapters.reference import tokenizer
 from engine_adapters.reference.config import EngineConfig, ModelConfig
+from engine_adapters.reference.executors.base import StepCost
 from engine_adapters.reference.request import Request
 from engine_adapters.reference.scheduler import ScheduledRequest, SchedulerOutput
 from engine_adapters.reference.weights import Array, LayerWeights, Weights
@@ -112,7 +113,7 @@ class NumpyExecutor:
 
     def __init__(self, model: ModelConfig, engine: EngineConfig, weights: Weights) -> None:
         self.model = model
-        self.block_size = engine.block_size
+        self.block_size, self.num_blocks = engine.block_size, engine.num_blocks
         self.weights = weights
         shape = (model.num_key_value_heads, engine.num_blocks, engine.block_size, model.head_dim)
         self.k_cache = [np.zeros(shape, np.float32) for _ in range(model.num_hidden_layers)]
@@ -127,12 +128,23 @@ class NumpyExecutor:
         request.block_ids = [0]
         self.execute(SchedulerOutput([ScheduledRequest(request, len(request.token_ids), True)]))
 
-    def execute(self, output: SchedulerOutput) -> list[int | None]:
+    def capacity(self) -> int:
+        """KV blocks that it holds."""
+        return self.num_blocks
+
+    def step_cost(self, output: SchedulerOutput) -> StepCost:
+        """Weights once and the KV of every context; multiply-adds of every token."""
+        return StepCost(0.0, 0.0)
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+    def execute(self, output: SchedulerOutput) -> list[list[int]]:
         """One forward pass over all scheduled tokens, then the most likely token of each request that samples."""
         batch = self.prepare(output.scheduled)
         logits = self.logits(batch)
         sampled = iter(self.sample(logits, [item.request for item in output.scheduled if item.samples]))
-        return [next(sampled) if item.samples else None for item in output.scheduled]
+        return [[next(sampled)] if item.samples else [] for item in output.scheduled]
 
     def logits(self, batch: Batch) -> Array:
         """[sampling requests, vocab]: the whole model."""

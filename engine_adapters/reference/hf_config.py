@@ -71,7 +71,7 @@ def model_config(config: Mapping[str, Any], name: str) -> ModelConfig:
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
         qk_norm=architecture.startswith("Qwen3"),
         rope_scaling=scaling,
-        num_experts=_positive(config, "num_experts") if experts else 0,
+        num_experts=_positive(config, _experts_key(config)) if experts else 0,
         num_experts_per_tok=_positive(config, "num_experts_per_tok") if experts else 0,
         norm_topk_prob=experts and bool(config.get("norm_topk_prob", False)),
         max_position_embeddings=config.get("max_position_embeddings"),
@@ -117,6 +117,11 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"rotary scaling of type llama3 is incomplete: {error}") from None
+
+
+def _experts_key(config: Mapping[str, Any]) -> str:
+    """transformers writes `num_experts` up to its version 4."""
+    return "num_experts" if "num_experts" in config else "num_local_experts"
 
 
 def _eos_token_ids(value: object) -> tuple[int, ...]:

@@ -1,10 +1,17 @@
-"""Owns n-gram speculation: guesses what follows from what followed the same tokens before (prompt lookup). No arrays."""
+"""Owns n-gram speculation (prompt lookup): guesses that the last tokens go on as they did before. No arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine_adapters.reference.request import Request
+
 MIN_MATCH, MAX_MATCH = 2, 4
+
+
+def draft(request: Request, num_drafts: int) -> list[int]:
+    """The scheduler's Drafter: guesses for what follows a request's tokens."""
+    return propose(request.token_ids, num_drafts)
 
 
 def propose(token_ids: Sequence[int], num_drafts: int) -> list[int]:

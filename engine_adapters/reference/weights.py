@@ -1,4 +1,4 @@
-"""Owns the weights: from a checkpoint, or random from a seed so that greedy output wanders instead of repeating itself."""
+"""Owns the weights: of a checkpoint, or random from a seed so that greedy output wanders and does not repeat itself."""
 
 from __future__ import annotations
 

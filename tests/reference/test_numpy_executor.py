@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from engine_adapters.reference import tokenizer
 from engine_adapters.reference.config import MODELS, EngineConfig, params_by_group, reference_model_shape
 from engine_adapters.reference.engine import EngineCore
-from engine_adapters.reference.executors.numpy import NumpyExecutor, linear
+from engine_adapters.reference.executors.numpy import NumpyExecutor
+from engine_adapters.reference.executors.numpy_ops import linear
 from engine_adapters.reference.request import Request
 from engine_adapters.reference.scheduler import ScheduledRequest
 from engine_adapters.reference.weights import Weights, random_weights
@@ -158,7 +159,8 @@ def test_the_end_of_sequence_is_sampled_only_where_it_is_allowed() -> None:
     logits = np.zeros((2, MODEL.vocab_size), np.float32)
     logits[:, tokenizer.EOS_ID] = 9.0
     allowed, not_allowed = Request("0", [1], 5), Request("1", [1], 5, ignore_eos=True)
-    free, held = executor().sample(logits, [allowed, not_allowed])
+    step = [ScheduledRequest(request, 1, True) for request in (allowed, not_allowed)]
+    [free], [held] = executor().sample(logits, step)
     assert free == tokenizer.EOS_ID
     assert tokenizer.is_visible(held)
 
@@ -174,5 +176,5 @@ def test_the_roofline_is_told_the_shape_that_the_weights_have(name: str) -> None
     assert shape["params"]["embedding"] == built.embedding.size == built.head.size
     assert shape["params"]["norms"] == sum(w.attn_norm.size + w.mlp_norm.size for w in built.layers) + built.norm.size
     cache = NumpyExecutor(model, EngineConfig(num_blocks=256), built)
-    kv_bytes = sum(layer.nbytes for layer in cache.k_cache + cache.v_cache)
+    kv_bytes = sum(store.data.nbytes for store in cache.k_cache + cache.v_cache)
     assert shape["kv_bytes_per_token"] * 256 * 16 == kv_bytes

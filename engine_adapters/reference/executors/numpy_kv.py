@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from engine_adapters.reference.safetensors import Array
 
 Ints = NDArray[np.intp]
 T = TypeVar("T", bound=np.generic)
+KVCacheDtype = Literal["auto", "int8", "fp8"]  # vLLM's names; auto is that of the weights: float32
 FP8_MAX = 448.0  # largest e4m3 value; larger ones saturate
 
 
@@ -76,7 +77,7 @@ class Fp8Store:
         return FP8_VALUES.take(_gather(self.data, block_table))
 
 
-KV_STORES: dict[str, type[FloatStore] | type[Int8Store] | type[Fp8Store]] = {
+KV_STORES: dict[KVCacheDtype, type[FloatStore] | type[Int8Store] | type[Fp8Store]] = {
     "auto": FloatStore,
     "int8": Int8Store,
     "fp8": Fp8Store,
@@ -91,7 +92,8 @@ def fp8_encode(x: Array) -> NDArray[np.uint8]:
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
     subnormal = np.rint(size * np.float32(2**9)).astype(np.uint32)
     code = np.where(size < np.float32(2**-6), subnormal, normal)
-    return (code | (np.signbit(x).astype(np.uint32) << 7)).astype(np.uint8)
+    signed: NDArray[np.uint8] = (code | (np.signbit(x).astype(np.uint32) << 7)).astype(np.uint8)
+    return signed
 
 
 def _fp8_values() -> Array:

@@ -77,6 +77,7 @@ class StreamOutcome:
     resolved_at_ns: int | None = None  # the server's name was looked up; None when its address was known
     tcp_connected_at_ns: int | None = None
     connected_at_ns: int | None = None  # a new connection was ready, TLS included; None when a pooled one was used
+    reconnected: bool = False  # the server had closed the pooled connection: sent at once on a new one
     headers_at_ns: int | None = None
     first_token_at_ns: int | None = None  # content, reasoning, refusal or tool-call piece
     first_answer_at_ns: int | None = None  # first piece that is not reasoning

@@ -58,7 +58,7 @@ class Wire:
             try:
                 return await self._carry(connection, payload, outcome, on_read)
             except KeepAliveRace:
-                pass
+                outcome.reconnected = True
         connection = await self._connect(outcome)
         outcome.connected_at_ns = monotonic_ns()
         return await self._carry(connection, payload, outcome, on_read)

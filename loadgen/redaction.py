@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html import escape
+from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
@@ -30,6 +31,17 @@ def redact(text: str) -> str:
         cut = next((n for n in lengths if text.endswith(secret[:n])), 0)
         text = text[: len(text) - cut] + HIDDEN * bool(cut)
     return text
+
+
+def redacted(value: Any) -> Any:
+    """A JSON value with every text in it gone through `redact`, names too."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    if isinstance(value, dict):
+        return {redact(name): redacted(item) for name, item in value.items()}
+    return value
 
 
 def _in_python(text: str) -> str:

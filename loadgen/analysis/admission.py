@@ -14,13 +14,15 @@ LIMITED_SHARE = 0.5
 
 def connecting(records: Iterable[RequestRecord]) -> dict[str, Any]:
     """Connecting: of the requests that opened a connection themselves, the medians of looking the name up, of TCP and
-    of TLS, and of all of it with the longest. It ends before `sent`, so it is in no latency from `sent`; latencies from
-    `intended` include it. Null where nothing of the kind happened."""
+    of TLS, and of all of it with the longest; `n_reconnected` of them because the server had closed an idle one just
+    then. It ends before `sent`, so it is in no latency from `sent`; latencies from `intended` include it. Null where
+    nothing of the kind happened."""
     opened = [(r, r.dispatched_at_ns, r.connected_at_ns) for r in records if r.n_attempts == 1]
     cold = [(r, begun, ready) for r, begun, ready in opened if begun is not None and ready is not None]
     totals = [(ready - begun) / 1e9 for _, begun, ready in cold]
     return {
         "n": len(cold),
+        "n_reconnected": sum(r.reconnected for r, _, _ in cold),
         "name_s": _median([_apart(begun, r.resolved_at_ns) for r, begun, _ in cold]),
         "tcp_s": _median([_apart(r.resolved_at_ns or begun, r.tcp_connected_at_ns) for r, begun, _ in cold]),
         "tls_s": _median([_apart(r.tcp_connected_at_ns, ready) for r, _, ready in cold]),
@@ -78,6 +80,8 @@ def check_connecting(e: Evidence) -> Check:
         f"{found['n']} of {len(e.measured)} requests opened a connection: {_ms(found['total_s'])} (median"
         f"{': ' if parts else ''}{', '.join(parts)}), {_ms(found['max_s'])} at worst, in no latency from sent."
     )
+    if found["n_reconnected"]:
+        text += f" {found['n_reconnected']} did because the server had just closed an idle one."
     return Check("connecting", "pass", found["total_s"], "", text)
 
 

@@ -37,6 +37,7 @@ class RequestRecord:
     resolved_at_ns: int | None = None  # set when this request looked the server's name up
     tcp_connected_at_ns: int | None = None
     connected_at_ns: int | None = None  # set when this request opened a new connection; TLS is ready
+    reconnected: bool = False  # the server had closed the connection that was to carry it: sent at once on a new one
     headers_at_ns: int | None = None
     first_token_at_ns: int | None = None
     first_answer_at_ns: int | None = None

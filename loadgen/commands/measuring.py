@@ -26,6 +26,7 @@ from loadgen.commands.problems import users_problems
 from loadgen.commands.progress import Display
 from loadgen.generator.connections import at_once
 from loadgen.generator.point import Progress
+from loadgen.redaction import redact, redacted
 from loadgen.run_summary import bound_function, summarize_folder
 from loadgen.scenario.schedule import PointSchedule, plan_point, schedule_id, schedule_rows
 from loadgen.scenario.schema import Scenario
@@ -228,7 +229,8 @@ def recalibrated(job: Job, spec: Spec) -> Spec:
 def manifest(
     job: Job, session: Session, endpoint: Endpoint, spec: Spec, notes: Sequence[str], via: str
 ) -> dict[str, Any]:
-    """Everything about a run that its records do not hold. No header and no key is in it."""
+    """Everything about a run that its records do not hold. No header and no key is in it, also none that the server
+    repeated or that the scenario's own fields of a request hold."""
     flags = job.server.bundled.flags if job.server.bundled else None
     client = {"machine": client_machine(), "versions": versions(), "loop": loop_name(), "workers": 1, "via": via}
     return {
@@ -238,13 +240,16 @@ def manifest(
         "created_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "finished": False,
         "mode": job.scenario.load.mode,
-        "scenario": job.scenario.as_json(),
+        "scenario": {
+            key: redacted(value) if key in ("request", "template") else value
+            for key, value in job.scenario.as_json().items()
+        },
         "schedule_id": schedule_id(job.scenario),
         "scaled_for_cpu": job.scaled_for_cpu,
-        "notes": list(notes),
+        "notes": redacted(notes),
         "salt": session.salt,
         "text_unit": asdict(session.unit),
-        "server": asdict(endpoint) | {"notes": list(endpoint.notes), "flags": flags},
+        "server": redacted(asdict(endpoint) | {"flags": flags}),
         "roofline": spec,
         "client": client,
         "points": [],
@@ -253,4 +258,4 @@ def manifest(
 
 def say(text: str) -> None:
     """One line beside the results, which alone go to standard output."""
-    click.echo(text, err=True)
+    click.echo(redact(text), err=True)

@@ -286,6 +286,7 @@ def fill(record: RequestRecord, outcome: StreamOutcome) -> None:
         "resolved_at_ns",
         "tcp_connected_at_ns",
         "connected_at_ns",
+        "reconnected",
         "headers_at_ns",
         "first_token_at_ns",
         "first_answer_at_ns",

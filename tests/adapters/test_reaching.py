@@ -215,6 +215,7 @@ def test_each_timeout_has_its_own_class(run: Run) -> None:
         writer.write(OK + b"content-type: text/event-stream\r\n\r\n")
         while not reader.at_eof():
             writer.write(b": still here\n\n")
+            await writer.drain()
             await asyncio.sleep(0.01)
 
     async def classes() -> list[str | None]:

@@ -112,6 +112,7 @@ def test_a_keep_alive_race_is_sent_again_on_a_fresh_connection(run: Callable[...
             await wire.close()
             assert outcome.sent_at_ns is not None
             assert outcome.connected_at_ns is not None
+            assert outcome.reconnected
             return log, body, outcome.connected_at_ns <= outcome.sent_at_ns, wire.n_opened
 
     assert run(main) == ([1, 2, 1], b"hello", True, 2)

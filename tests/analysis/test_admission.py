@@ -31,7 +31,9 @@ def cold(at_s: float, name_ms: int, tcp_ms: int, tls_ms: int, **changes: Any) ->
 def test_connecting_is_taken_apart_and_is_no_lateness() -> None:
     records = [record(0.01 * i) for i in range(300)] + [cold(3 + i, 10, 20, 300) for i in range(5)]
     found = admission.connecting(records)
-    assert found == pytest.approx({"n": 5, "name_s": 0.01, "tcp_s": 0.02, "tls_s": 0.3, "total_s": 0.33, "max_s": 0.33})
+    assert found == pytest.approx(
+        {"n": 5, "n_reconnected": 0, "name_s": 0.01, "tcp_s": 0.02, "tls_s": 0.3, "total_s": 0.33, "max_s": 0.33}
+    )
     assert line(records, "lateness").verdict == "pass"
     assert "name 10 ms, TCP 20 ms, TLS 300 ms" in line(records, "connecting").text
 

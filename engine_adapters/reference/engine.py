@@ -36,6 +36,13 @@ class StepTotals:
         self.flops += cost.flops
 
 
+Observer = Callable[[Sequence[TokenOutput], float], None]
+
+
+def unobserved(outputs: Sequence[TokenOutput], at_s: float) -> None:
+    """Nobody counts."""
+
+
 class EngineCore:
     """A scheduler and an executor. Everything the engine does is `step`.
 
@@ -57,11 +64,18 @@ class EngineCore:
         self.clock = clock
         self.scheduler = Scheduler(config, tokenizer.EOS_ID, draft)
         self.totals = StepTotals()
+        self.observe: Observer = unobserved  # told of each step's outputs, and of each abort as an output without tokens
 
     def add(self, request: Request) -> None:
         """Queue a request; raises ValueError for one that could never fit."""
-        request.arrived_at_s = self.clock()
-        self.scheduler.add(request)
+        self.scheduler.add(request, self.clock())
+
+    def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
+        """End a request now, between two steps; no effect on one that has ended."""
+        request = self.scheduler.requests.get(request_id)
+        if request is not None:
+            self.scheduler.abort(request_id, reason, self.clock())
+            self.observe([TokenOutput(request, [], reason)], self.clock())
 
     def step(self) -> list[TokenOutput]:
         """Choose what to compute, compute it, book the results; the new tokens and the requests that ended."""
@@ -70,7 +84,9 @@ class EngineCore:
         token_ids = self.executor.execute(output)
         ended_at_s = self.clock()
         self.totals.add(output, self.executor.step_cost(output), ended_at_s - started_at_s)
-        return self.scheduler.update_from_output(output, token_ids, ended_at_s)
+        outputs = self.scheduler.update_from_output(output, token_ids, ended_at_s)
+        self.observe(outputs, ended_at_s)
+        return outputs
 
 
 class QueueFull(Exception):

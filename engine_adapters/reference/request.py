@@ -28,6 +28,7 @@ class SamplingParams:
 
 
 GREEDY = SamplingParams()
+Rank = tuple[int, int]
 
 
 class Logprobs(NamedTuple):
@@ -42,12 +43,14 @@ class Logprobs(NamedTuple):
 class Request:
     """`token_ids` is the prompt followed by the output so far; the last of them is not computed yet.
 
-    priority: lower goes first, under the policy "priority" only. arrival: its place in the order of arrival, given by
-    the scheduler. num_computed_tokens: tokens whose keys and values are in the KV cache; back to 0 when preempted.
-    num_cached_tokens: prompt tokens found in the prefix cache at the first admission. num_draft_tokens and
+    priority: lower goes first, under the policy "priority" only. rank: (priority or 0, place in the order of arrival),
+    given by the scheduler; lower goes first. end_token_ids: tokens that end the answer and are no part of it, once
+    there are min_tokens; the scheduler adds the end of sequence. num_computed_tokens: tokens whose keys and values are
+    in the KV cache; back to 0 when preempted. num_registered_blocks: its blocks that the prefix cache knows.
+    num_cached_tokens: tokens found in the prefix cache at the first admission. num_draft_tokens and
     num_accepted_tokens: guesses that were verified, and those of them that were right. logprobs: filled by the
-    executor, one for each output token, where `sampling.logprobs` asks for them. The `*_at_s` are on the clock of the
-    EngineCore; None means that it has not happened.
+    executor, one for each output token, where `sampling.logprobs` asks for them. error: what the step raised, where
+    finish_reason is "error". The `*_at_s` are on the clock of the EngineCore; None means that it has not happened.
     """
 
     request_id: str
@@ -57,8 +60,9 @@ class Request:
     min_tokens: int = 0
     sampling: SamplingParams = GREEDY
     priority: int = 0
-    arrival: int = -1
+    rank: Rank = (0, -1)
     num_computed_tokens: int = 0
+    num_registered_blocks: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_draft_tokens: int = 0
@@ -67,13 +71,16 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    error: str | None = None
     arrived_at_s: float | None = None
     first_scheduled_at_s: float | None = None
     first_token_at_s: float | None = None
     finished_at_s: float | None = None
+    end_token_ids: frozenset[int] = field(init=False)
     token_ids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.end_token_ids = self.sampling.stop_token_ids
         self.token_ids = list(self.prompt_token_ids)
 
     @property

@@ -139,7 +139,7 @@ class EngineThread:
         self._slowdown = slowdown
         self._sleep_debt_s = 0.0
         self._streams: dict[str, TokenStream] = {}  # the loop's view of what has not ended
-        self._inbox: deque[Request | str] = deque()  # a string is the id of a request to abort
+        self._inbox: deque[Request | tuple[str, FinishReason]] = deque()  # a pair ends the request of that id
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -154,7 +154,7 @@ class EngineThread:
         self._wake.set()
         self._thread.join()
         for request_id in list(self.core.scheduler.requests):
-            self.core.scheduler.abort(request_id)
+            self.core.abort(request_id)
 
     def submit(self, request: Request) -> TokenStream:
         """Queue a request; its tokens come through the stream. Raises QueueFull or EngineDead and queues nothing."""
@@ -167,12 +167,25 @@ class EngineThread:
         self._post(request)
         return stream
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
         """Stop computing a request and free its blocks; no effect on one that has ended."""
         if self._streams.pop(request_id, None) is not None:
-            self._post(request_id)
+            self._post((request_id, reason))
 
-    def _post(self, message: Request | str) -> None:
+    @property
+    def n_unfinished(self) -> int:
+        """Requests that have not ended, as the event loop sees it."""
+        return len(self._streams)
+
+    def abort_all(self) -> int:
+        """End whatever has not ended, and tell its handlers; how many there were."""
+        unfinished = list(self._streams.items())
+        for request_id, stream in unfinished:
+            self.abort(request_id)
+            stream.push([], "abort")
+        return len(unfinished)
+
+    def _post(self, message: Request | tuple[str, FinishReason]) -> None:
         self._inbox.append(message)
         self._wake.set()
 
@@ -195,10 +208,10 @@ class EngineThread:
     def _empty_inbox(self) -> None:
         while self._inbox:
             message = self._inbox.popleft()
-            if isinstance(message, str):
-                self.core.scheduler.abort(message)
-            else:
+            if isinstance(message, Request):
                 self.core.add(message)
+            else:
+                self.core.abort(*message)
 
     def _sleep(self, duration_s: float) -> None:
         """Sleep exactly `duration_s` on average: what the system sleeps too long is taken off the next times."""
@@ -221,7 +234,7 @@ class EngineThread:
         """A step raised: end every request with an error and refuse new ones."""
         self.error = error
         for request_id in list(self.core.scheduler.requests):
-            self.core.scheduler.abort(request_id, "error")
+            self.core.abort(request_id, "error")
         self._loop.call_soon_threadsafe(self._fail_streams)
 
     def _fail_streams(self) -> None:

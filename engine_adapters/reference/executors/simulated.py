@@ -173,8 +173,8 @@ class SimulatedExecutor:
             request, n_tokens = item.request, item.num_tokens
             computed, n_drafts = request.num_computed_tokens, len(item.draft_token_ids)
             if self.received and request.request_id in self.received and not request.num_preemptions:
-                n_new = max(1, computed + n_tokens - len(request.prompt_token_ids) + 1)
-                computed, n_tokens = computed + n_tokens - n_new, n_new
+                n_known = min(n_tokens, max(0, len(request.prompt_token_ids) - 1 - computed))
+                computed, n_tokens = computed + n_known, n_tokens - n_known
             yield computed, n_tokens, 1 + n_drafts if item.samples else 0
 
     def _sample(self, item: ScheduledRequest) -> list[int]:

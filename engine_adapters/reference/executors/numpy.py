@@ -23,8 +23,8 @@ from engine_adapters.reference.executors.numpy_ops import (
     softmax_in_place,
 )
 from engine_adapters.reference.request import Request
-from engine_adapters.reference.sampling import draw, logprobs_of
 from engine_adapters.reference.safetensors import Array
+from engine_adapters.reference.sampling import draw, logprobs_of
 from engine_adapters.reference.scheduler import ScheduledRequest, SchedulerOutput
 from engine_adapters.reference.weights import LayerWeights, Weights
 

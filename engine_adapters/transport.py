@@ -19,6 +19,7 @@ from engine_adapters.base import ErrorClass, PreflightError, StreamOutcome
 from engine_adapters.connection import OnRead, Refusal, WireError
 from engine_adapters.network import Network, without_credentials
 from engine_adapters.retry_after import advised_wait_s
+from engine_adapters.sockets import kernel_stamps
 from engine_adapters.wire import Wire
 
 # An idle connection is dropped before servers drop it (uvicorn, and with it vLLM and SGLang, after 5 s), so that
@@ -73,6 +74,9 @@ class HttpClient:
         self._proxy = self.network.proxy_for(self.base_url)
         self._pulls = transport is not None or self.network.http2 or self._proxy is not None
         self._ssl_context = self.network.ssl_context(httpx.create_ssl_context(trust_env=False))
+        self.kernel_stamped = (
+            kernel_stamps() and not self._pulls and not self.network.unix_socket and self.base_url.startswith("http:")
+        )
         self._heads: dict[str, bytes] = {}
         self._wire: Wire | None = None
         self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S)
@@ -117,6 +121,11 @@ class HttpClient:
         elif self.base_url.startswith("https:"):
             parts.append("TLS")
         return ", ".join(parts)
+
+    def stamp_when_read(self) -> None:
+        """From now on, stamp reads when they are made, as where the kernel can't: for a fair comparison with such."""
+        assert self._wire is None, "before the first stream"
+        self.kernel_stamped = False
 
     async def close(self) -> None:
         """Close all connections."""
@@ -243,7 +252,8 @@ class HttpClient:
             tls.set_alpn_protocols(["http/1.1"])
         port = url.port or (443 if tls else 80)
         times, path = self.timeouts, self.network.unix_socket
-        return Wire(url.raw_host.decode("ascii"), port, tls, times.connect_s, times.read_s, KEEPALIVE_S, path)
+        host = url.raw_host.decode("ascii")
+        return Wire(host, port, tls, times.connect_s, times.read_s, KEEPALIVE_S, path, stamps=self.kernel_stamped)
 
     async def _pull(self, path: str, body: bytes, request_id: str, outcome: StreamOutcome, on_read: OnRead) -> None:
         lane, begun_ns = self._lane(), monotonic_ns()

@@ -20,7 +20,8 @@ class Wire:
 
     `read_s` is the longest silence in an answer, `connect_s` the longest wait for a connection (resolving and TLS
     included), `keepalive_s` the longest that an idle connection is trusted. The name is resolved once and the address
-    that answered is kept. Belongs to one event loop.
+    that answered is kept. Reads are stamped by the kernel where it can, unless `stamps` is False. Belongs to one event
+    loop.
     """
 
     def __init__(
@@ -32,11 +33,14 @@ class Wire:
         read_s: float,
         keepalive_s: float,
         unix_socket: str | None = None,
+        stamps: bool = True,
     ) -> None:
         self.host, self.port = host, port
         self.read_s = read_s
         self.n_opened = 0
         self._tls = tls
+        # Kernel stamps where there are any: TCP, and not under TLS, whose records are the event loop's to read.
+        self._stamps = stamps and tls is None and unix_socket is None and kernel_stamps()
         self._connect_s = connect_s
         self._keepalive_ns = round(keepalive_s * 1e9)
         # Address family and socket address
@@ -180,6 +184,8 @@ class Wire:
             outcome.tcp_connected_at_ns = monotonic_ns()
             connection = Connection(self)
             await self._link(sock, connection)
+            if self._tls is None:
+                outcome.tcp_connected_at_ns = monotonic_ns()  # what came since is ours, and no TLS
         except BaseException:
             sock.close()
             raise
@@ -188,8 +194,7 @@ class Wire:
         return connection
 
     async def _link(self, sock: socket.socket, connection: Connection) -> None:
-        """Kernel stamps where there are any: TCP, and not under TLS, whose records are the event loop's to read."""
-        if self._tls is None and sock.family != socket.AF_UNIX and kernel_stamps():
+        if self._stamps:
             self._sockets = self._sockets or StampedSockets()
             connection.link = self._sockets.add(sock, connection)
             return

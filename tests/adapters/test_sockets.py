@@ -15,7 +15,9 @@ from support.raw_server import OK, REQUEST, serving, take_request, wire_to
 import engine_adapters.sockets as sockets
 from engine_adapters.base import StreamOutcome
 from engine_adapters.connection import WireError
+from engine_adapters.network import Network
 from engine_adapters.sockets import WallClock, kernel_stamps
+from engine_adapters.transport import HttpClient
 
 needs_stamps = pytest.mark.skipif(not kernel_stamps(), reason="this system does not stamp received bytes")
 HEAD = OK + b"transfer-encoding: chunked\r\n\r\n"
@@ -193,6 +195,46 @@ def test_an_interruption_between_the_two_clocks_does_not_shift_the_instants(monk
     monkeypatch.setattr(sockets, "time_ns", lambda: next(walls))
     clock = WallClock()
     assert clock.offset_ns() == clock.offset_ns() == 10**18
+
+
+@needs_stamps
+@pytest.mark.parametrize(
+    ("url", "network", "expected"),
+    [
+        ("http://127.0.0.1:9", Network(), True),
+        ("https://127.0.0.1:9", Network(), False),
+        ("http://127.0.0.1:9", Network(unix_socket="/tmp/no.sock"), False),
+        ("http://127.0.0.1:9", Network(http2=True), False),
+    ],
+)
+def test_a_client_knows_whether_its_reads_can_have_kernel_stamps(url: str, network: Network, expected: bool) -> None:
+    if network.http2:
+        pytest.importorskip("h2")
+    assert HttpClient(url, network=network).kernel_stamped is expected
+
+
+@needs_stamps
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_client_can_be_told_to_stamp_when_it_reads(wanted: bool) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take_request(reader)
+        writer.write(OK + b"content-length: 5\r\n\r\nhello")
+        await reader.read()
+
+    async def main() -> StreamOutcome:
+        async with serving(handler) as port:
+            client, outcome = HttpClient(f"http://127.0.0.1:{port}"), StreamOutcome()
+            if not wanted:
+                client.stamp_when_read()
+            await client.warm("/", 1)
+            await asyncio.sleep(0.05)  # the kernel begins to stamp
+            await client.stream("/", b"{}", "id", outcome, lambda *_: None)
+            await client.close()
+            return outcome
+
+    outcome = asyncio.run(main())
+    assert outcome.reads_total == 1
+    assert outcome.reads_kernel_stamped == int(wanted)
 
 
 def test_connections_are_opened_before_they_are_needed(run: Callable[..., Any]) -> None:

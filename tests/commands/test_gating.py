@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from engine_adapters.sockets import kernel_stamps
+from engine_adapters.transport import HttpClient
 from loadgen.analysis.gate import MARGINS, decide
 from loadgen.commands.common import UsageProblem
-from loadgen.commands.gating import figure, metric_row, smallest_margins, wanted_margins
+from loadgen.commands.gating import figure, metric_row, smallest_margins, stamp_alike, wanted_margins
 
 ROW: dict[str, Any] = {
     "goodput_rps": 3.5,
@@ -60,3 +62,14 @@ def test_the_self_check_names_what_the_host_can_tell_apart() -> None:
     text = smallest_margins(decide({"tpot_p95": [0.01, -0.01, 0.02, 0.0, -0.02]}))
     assert "tpot_p95" in text
     assert "%" in text
+
+
+@pytest.mark.skipif(not kernel_stamps(), reason="this system does not stamp received bytes")
+def test_both_sides_of_a_gate_are_stamped_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, other, tls = HttpClient("http://a:1"), HttpClient("http://b:1"), HttpClient("https://c:1")
+    stamp_alike([plain, other])
+    assert plain.kernel_stamped
+    assert capsys.readouterr().err == ""
+    stamp_alike([plain, tls])
+    assert not plain.kernel_stamped
+    assert "both sides are stamped when read" in capsys.readouterr().err

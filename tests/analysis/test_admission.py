@@ -38,6 +38,11 @@ def test_connecting_is_taken_apart_and_is_no_lateness() -> None:
     assert "name 10 ms, TCP 20 ms, TLS 300 ms" in line(records, "connecting").text
 
 
+def test_without_tls_there_is_no_time_for_it() -> None:
+    found = admission.connecting([cold(1.0, 0, 2, 0)])
+    assert (found["tls_s"], found["tcp_s"]) == (None, pytest.approx(0.002))
+
+
 def test_without_cold_requests_there_is_nothing_to_tell() -> None:
     assert admission.connecting([record()])["total_s"] is None
     assert line([record()], "connecting").verdict == "pass"
@@ -47,7 +52,7 @@ def held_back(n: int, of: int) -> list[RequestRecord]:
     return [record(i / of, late_s=0.2 * (i < n), limit_delay_ns=S // 5 * (i < n)) for i in range(of)]
 
 
-@pytest.mark.parametrize(("n", "verdict"), [(0, "pass"), (1, "warn"), (50, "warn"), (51, "invalid")])
+@pytest.mark.parametrize(("n", "verdict"), [(0, "pass"), (1, "warn"), (80, "warn"), (81, "invalid")])
 def test_a_load_that_the_client_limited_is_no_finding_about_the_server(n: int, verdict: str) -> None:
     check = line(held_back(n, 100), "client limit")
     assert check.verdict == verdict

@@ -149,7 +149,6 @@ def test_a_429_is_waited_out_when_the_scenario_says_so_and_the_wait_is_on_record
     found = point(tmp_path / "r")["rejections"]
     assert (found["requests"], found["rejections"], found["on_time_again"], found["advised_s"]) == (1, 1, 0, 1.0)
     assert 1.0 <= found["needed_s"] < 2.0
-    assert check(tmp_path / "r", "lateness")["verdict"] != "invalid"
     assert "a rejected request waits as advised" in (tmp_path / "r" / "report.html").read_text()
 
 
@@ -191,7 +190,8 @@ def test_cold_connections_are_opened_by_the_load_and_warm_ones_before_it(tmp_pat
     assert point(tmp_path / "cold")["connecting"]["n"] == 10  # the server closes each connection after its answer
     assert records(tmp_path / "cold")[0]["connected_at_ns"] is not None
     assert records(tmp_path / "warm")[0]["connected_at_ns"] is None
-    assert check(tmp_path / "cold", "lateness")["verdict"] == "pass"
+    taken_up_s = [seconds(row, "dispatched_at_ns", "intended_at_ns") for row in records(tmp_path / "cold")]
+    assert check(tmp_path / "cold", "lateness")["value"] <= max(taken_up_s)  # connecting is no lateness
 
 
 def test_more_users_than_the_system_allows_files_is_refused_before_the_start(

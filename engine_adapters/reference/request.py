@@ -84,6 +84,11 @@ class Request:
         self.token_ids = list(self.prompt_token_ids)
 
     @property
+    def num_tokens_asked(self) -> int:
+        """Its length when it has reached max_tokens: the most work that it can make."""
+        return len(self.prompt_token_ids) + self.max_tokens
+
+    @property
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self.token_ids) - len(self.prompt_token_ids)

@@ -98,21 +98,13 @@ class SchedulerStats:
 class Scheduler:
     """Holds the waiting and the running requests, both in the order of their rank.
 
-    `on_end` is called with each request when it has ended, for whatever reason. `now_s` is the caller's clock; the
-    scheduler only writes it onto requests.
+    `now_s` is the caller's clock; the scheduler only writes it onto requests.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        eos_token_id: int,
-        draft: Drafter = no_draft,
-        on_end: Callable[[Request], object] = lambda request: None,
-    ) -> None:
+    def __init__(self, config: EngineConfig, eos_token_id: int, draft: Drafter = no_draft) -> None:
         self.config = config
         self.eos_token_id = eos_token_id
         self.draft = draft
-        self.on_end = on_end
         self.kv_cache = KVCacheManager(config)
         self.waiting = RequestQueue()
         self.running: list[Request] = []
@@ -130,10 +122,16 @@ class Scheduler:
         """Whether any request has not ended."""
         return bool(self.requests)
 
+    def check_fits(self, request: Request) -> None:
+        """Raise ValueError for a request that could never be served."""
+        if not request.prompt_token_ids or request.max_tokens < 1:
+            raise ValueError("a request needs a prompt and max_tokens of at least 1")
+        if request.num_tokens_asked > self.config.max_model_len:
+            raise ValueError("prompt and max_tokens exceed max_model_len")
+
     def add(self, request: Request, now_s: float = 0.0) -> None:
         """Queue a request; raises ValueError for one that could never fit, or whose id is taken."""
-        if len(request.prompt_token_ids) + request.max_tokens > self.config.max_model_len:
-            raise ValueError("prompt and max_tokens exceed max_model_len")
+        self.check_fits(request)
         if request.request_id in self.requests:
             raise ValueError(f"there is a request {request.request_id} already")
         if not request.ignore_eos:
@@ -145,16 +143,17 @@ class Scheduler:
         self.waiting.push(request)
         self.stats.prompt_tokens += len(request.prompt_token_ids)
 
-    def abort(self, request_id: str, reason: FinishReason = "abort", now_s: float = 0.0) -> None:
-        """End a request now, between two steps; no effect on one that has ended."""
+    def abort(self, request_id: str, reason: FinishReason = "abort", now_s: float = 0.0) -> Request | None:
+        """End a request now, between two steps; None and no effect when it has ended."""
         request = self.requests.get(request_id)
         if request is None:
-            return
+            return None
         if request in self.running:
             self.running.remove(request)
         else:
             self.waiting.discard(request)
         self._end(request, reason, now_s)
+        return request
 
     def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
         """The next step's work: running requests first, then waiting ones while tokens and blocks last.
@@ -291,7 +290,6 @@ class Scheduler:
         request.finished_at_s = now_s
         self.stats.finished[reason] += 1
         del self.requests[request.request_id]
-        self.on_end(request)
 
 
 def _rank(request: Request) -> Rank:

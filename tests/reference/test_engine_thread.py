@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from engine_adapters.reference import engine as engine_module
+from engine_adapters.reference.admission import Refused
 from engine_adapters.reference.config import MODELS, EngineConfig
-from engine_adapters.reference.engine import EngineCore, EngineThread, QueueFull
+from engine_adapters.reference.engine import EngineCore, EngineThread
 from engine_adapters.reference.executors.base import StepCost
 from engine_adapters.reference.request import Request
 from engine_adapters.reference.scheduler import SchedulerOutput
@@ -95,32 +96,58 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_workers_exception_ends_requests_with_an_error_and_shows_in_health(capfd: Any) -> None:
+def test_a_workers_exception_ends_only_the_requests_of_its_step_and_shows_in_health(capfd: Any) -> None:
     async def scenario() -> None:
-        async with running(StubExecutor(fail_at(3))) as server:
-            assert (await call(server, "GET", "/health"))[0] == 200
-            status, _, streamed = await ask(server)
-            assert status == 200
-            assert streamed.count(b'"text":"A"') == 2
-            assert b'"error":{"message":"the engine failed: RuntimeError: the worker broke"' in streamed
-            health = await call(server, "GET", "/health")
-            assert health[0] == 503
-            assert b"the worker broke" in health[2]
-            assert (await ask(server))[0] == 503
-            assert server.core.scheduler.stats.finished["error"] == 1
+        executor = StubExecutor(lambda n: gate.wait(10) and fail_at(3)(n))
+        async with running(executor) as server:
+            asking = [asyncio.create_task(ask(server)) for _ in range(3)]  # two run, one waits
+            await until(lambda: len(server.thread._streams) == 3)
+            gate.set()
+            answers = [await task for task in asking]
+            assert [status for status, _, _ in answers] == [200, 200, 200]
+            failed = [text for _, _, text in answers if b"RuntimeError: the worker broke" in text]
+            assert [text.count(b'"text":"A"') for text in failed] == [2, 2]
+            assert server.core.scheduler.stats.finished == {"stop": 0, "length": 1, "abort": 0, "error": 2}
+            assert server.core.health.n_failed_steps == 1
             assert server.core.scheduler.pool.usage == 0.0
 
+    gate = threading.Event()
     run(scenario)
-    assert "RuntimeError: the worker broke" in capfd.readouterr().err
+    assert capfd.readouterr().err.count("RuntimeError: the worker broke") == 1
 
 
 @pytest.mark.usefixtures("capfd")
-def test_a_workers_exception_answers_500_where_nothing_was_sent_yet() -> None:
+def test_health_is_bad_while_the_worker_fails_and_good_again_once_a_step_went_well() -> None:
     async def scenario() -> None:
         async with running(StubExecutor(fail_at(3))) as server:
+            assert (await call(server, "GET", "/health"))[0] == 200
             assert (await ask(server, stream=False))[0] == 500
+            status, _, text = await call(server, "GET", "/health")
+            assert (status, b"the worker broke" in text) == (503, True)
+            assert (await ask(server, stream=False))[0] == 200
+            assert (await call(server, "GET", "/health"))[0] == 200
 
     run(scenario)
+
+
+def test_a_broken_loop_ends_every_request_with_an_error_and_refuses_new_ones(capfd: Any) -> None:
+    async def scenario() -> None:
+        async with running(StubExecutor(lambda n: gate.wait(10))) as server:
+            asking = [asyncio.create_task(ask(server, stream=False)) for _ in range(3)]
+            await until(lambda: len(server.thread._streams) == 3)
+            server.core.scheduler.update_from_output = broken  # type: ignore[method-assign]
+            gate.set()
+            assert [(await task)[0] for task in asking] == [500, 500, 500]
+            assert (await ask(server))[0] == 503
+            assert (await call(server, "GET", "/health"))[0] == 503
+            assert server.core.scheduler.stats.finished["error"] == 3
+
+    def broken(*_: object) -> Any:
+        raise AssertionError("the books are wrong")
+
+    gate = threading.Event()
+    run(scenario)
+    assert "the books are wrong" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -181,10 +208,12 @@ def test_a_refused_request_leaves_nothing_behind() -> None:
         thread = EngineThread(EngineCore(CONFIG, StubExecutor()), asyncio.get_running_loop())
         for i in range(3):
             thread.submit(Request(str(i), [1], 5))
-        with pytest.raises(QueueFull):
+        with pytest.raises(Refused):
             thread.submit(Request("3", [1], 5))
         thread.abort("0")
+        thread.abort("1")
         thread.submit(Request("4", [1], 5))
+        assert thread.n_unfinished == 2
 
     run(scenario)
 

@@ -23,7 +23,10 @@ class Detokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that these tokens complete; empty while they end within a character."""
-        self._unread += token_ids
+        return "".join(self._push_one(token_id) for token_id in token_ids)
+
+    def _push_one(self, token_id: int) -> str:
+        self._unread.append(token_id)
         text = self._text_of_unread()
         if text.endswith(INCOMPLETE) and len(self._unread) < MAX_HELD_TOKENS:
             return ""

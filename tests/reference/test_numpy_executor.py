@@ -15,8 +15,8 @@ from engine_adapters.reference.config import MODELS, EngineConfig, params_by_gro
 from engine_adapters.reference.engine import EngineCore
 from engine_adapters.reference.executors.numpy import NumpyExecutor
 from engine_adapters.reference.executors.numpy_ops import linear
-from engine_adapters.reference.request import Request
-from engine_adapters.reference.scheduler import ScheduledRequest
+from engine_adapters.reference.request import Request, SamplingParams
+from engine_adapters.reference.scheduler import ScheduledRequest, Scheduler
 from engine_adapters.reference.weights import Weights, random_weights
 
 MODEL = dataclasses.replace(MODELS["tiny"], num_hidden_layers=2, num_attention_heads=6)
@@ -156,13 +156,27 @@ def test_greedy_output_wanders_and_is_always_visible_text() -> None:
 
 
 def test_the_end_of_sequence_is_sampled_only_where_it_is_allowed() -> None:
-    logits = np.zeros((2, MODEL.vocab_size), np.float32)
+    logits = np.zeros((5, MODEL.vocab_size), np.float32)
     logits[:, tokenizer.EOS_ID] = 9.0
-    allowed, not_allowed = Request("0", [1], 5), Request("1", [1], 5, ignore_eos=True)
-    step = [ScheduledRequest(request, 1, True) for request in (allowed, not_allowed)]
-    [free], [held] = executor().sample(logits, step)
-    assert free == tokenizer.EOS_ID
-    assert tokenizer.is_visible(held)
+    logits[:, 300] = 8.0
+    free, held, early = Request("0", [1], 5), Request("1", [1], 5, ignore_eos=True), Request("2", [1], 5, min_tokens=2)
+    step = [
+        ScheduledRequest(free, 1, True),
+        ScheduledRequest(held, 1, True),
+        ScheduledRequest(early, 3, True, [300, 300]),
+    ]
+    scheduler = Scheduler(EngineConfig(), tokenizer.EOS_ID)
+    for request in (free, held, early):
+        scheduler.add(request)
+    assert executor().sample(logits, step) == [[tokenizer.EOS_ID], [300], [300, 300, tokenizer.EOS_ID]]
+
+
+def test_a_stop_token_is_not_drawn_before_min_tokens() -> None:
+    logits = np.zeros((3, MODEL.vocab_size), np.float32)
+    logits[:, 300], logits[:, 301] = 9.0, 8.0
+    params = SamplingParams(stop_token_ids=frozenset({300}))
+    early = Request("0", [1], 5, min_tokens=1, ignore_eos=True, sampling=params)
+    assert executor().sample(logits, [ScheduledRequest(early, 3, True, [301, 300])]) == [[301, 300, 300]]
 
 
 @pytest.mark.parametrize("name", MODELS)

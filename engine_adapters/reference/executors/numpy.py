@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -76,8 +77,9 @@ class NumpyExecutor:
         self.v_cache = [store(model, engine.num_blocks, engine.block_size) for _ in layers]
         self.cos, self.sin = rope_table(model, engine.max_model_len)
         self.scale = np.float32(model.head_dim**-0.5)
-        self.hidden_tokens = np.array([not text.is_visible(i) for i in range(model.vocab_size)])
-        self.eos_token_ids = [i for i in sorted(text.eos_token_ids) if i < model.vocab_size]
+        self.hidden_tokens = np.array(
+            [i in text.eos_token_ids or not text.is_visible(i) for i in range(model.vocab_size)]
+        )
         self.cost = CostModel(model, kv_cache_dtype)
 
     def capacity(self) -> int:
@@ -167,8 +169,7 @@ class NumpyExecutor:
             token_ids += item.draft_token_ids
             positions += range(first, last)
             slots += self._slots(item.request.block_ids, first, last)
-            if item.samples:
-                sample_rows += range(len(token_ids) - 1 - len(item.draft_token_ids), len(token_ids))
+            sample_rows += range(len(token_ids) - _n_rows(item), len(token_ids))
         groups = [self._group(members) for members in _groups(list(zip(starts, scheduled, strict=True)))]
         return Batch(_ints(token_ids), _ints(positions), _ints(slots), groups, _ints(sample_rows))
 
@@ -192,33 +193,33 @@ class NumpyExecutor:
     def sample(self, logits: Array, scheduled: Sequence[ScheduledRequest]) -> list[list[int]]:
         """The tokens of each scheduled request from `logits`, of which each that samples has 1 + drafts rows.
 
-        Tokens without visible text are never emitted; those that end an answer only where that is allowed. A draft is
-        right if it is what would have been drawn anyway, so speculation changes no token.
+        Tokens without visible text are never emitted, and those that end an answer only once it has min_tokens. A draft
+        is right if it is what would have been drawn anyway, so speculation changes no token.
         """
+        ends = list(itertools.accumulate(map(_n_rows, scheduled)))
+        spans = [slice(end - _n_rows(item), end) for item, end in zip(scheduled, ends, strict=True)]
         raw = logits.copy() if any(item.request.sampling.logprobs is not None for item in scheduled) else logits
-        self._mask(logits, scheduled)
+        self._mask(logits, scheduled, spans)
         greedy = logits.argmax(axis=1).tolist()
-        results, row = [], 0
-        for item in scheduled:
-            end = row + (1 + len(item.draft_token_ids) if item.samples else 0)
-            results.append(_verified(item, logits[row:end], greedy[row:end]))
-            _note_logprobs(item, raw[row:end], results[-1])
-            row = end
+        results = [_verified(item, logits[span], greedy[span]) for item, span in zip(scheduled, spans, strict=True)]
+        for item, span, tokens in zip(scheduled, spans, results, strict=True):
+            _note_logprobs(item.request, raw[span], tokens)
         return results
 
-    def _mask(self, logits: Array, scheduled: Sequence[ScheduledRequest]) -> None:
+    def _mask(self, logits: Array, scheduled: Sequence[ScheduledRequest], spans: Sequence[slice]) -> None:
         """Set to -inf, in each row, what must not be drawn there."""
-        end_logits = logits[:, self.eos_token_ids].copy()
+        ending = [
+            (item.request, span) for item, span in zip(scheduled, spans, strict=True) if item.request.end_token_ids
+        ]
+        kept = [logits[span, list(request.end_token_ids)] for request, span in ending]
         logits[:, self.hidden_tokens] = -np.inf
-        row = 0
-        for item in scheduled:
-            stops = list(item.request.sampling.stop_token_ids)
-            for i in range(1 + len(item.draft_token_ids) if item.samples else 0):
-                allowed = item.request.may_end_after(item.request.num_output_tokens + i)
-                logits[row, self.eos_token_ids] = end_logits[row] if allowed else -np.inf
-                if stops and not allowed:
-                    logits[row, stops] = -np.inf
-                row += 1
+        for (request, span), values in zip(ending, kept, strict=True):
+            values[: max(request.min_tokens - request.num_output_tokens, 0)] = -np.inf
+            logits[span, list(request.end_token_ids)] = values
+
+
+def _n_rows(item: ScheduledRequest) -> int:
+    return 1 + len(item.draft_token_ids) if item.samples else 0
 
 
 def _verified(item: ScheduledRequest, logits: Array, greedy: list[int]) -> list[int]:
@@ -233,10 +234,10 @@ def _verified(item: ScheduledRequest, logits: Array, greedy: list[int]) -> list[
     return tokens
 
 
-def _note_logprobs(item: ScheduledRequest, logits: Array, tokens: list[int]) -> None:
-    n_top = item.request.sampling.logprobs
+def _note_logprobs(request: Request, logits: Array, tokens: list[int]) -> None:
+    n_top = request.sampling.logprobs
     if n_top is not None:
-        item.request.logprobs += [logprobs_of(logits[i], token, n_top) for i, token in enumerate(tokens)]
+        request.logprobs += [logprobs_of(logits[i], token, n_top) for i, token in enumerate(tokens)]
 
 
 def _groups(members: list[tuple[int, ScheduledRequest]]) -> Iterator[list[tuple[int, ScheduledRequest]]]:

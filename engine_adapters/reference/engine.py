@@ -69,13 +69,14 @@ class EngineCore:
         executor: Executor,
         draft: Drafter = no_draft,
         clock: Callable[[], float] = time.perf_counter,
+        eos_token_ids: frozenset[int] = tokenizer.BYTES.eos_token_ids,
     ) -> None:
         if config.num_blocks > executor.capacity():
             raise ValueError(f"num_blocks is {config.num_blocks}, but the executor holds {executor.capacity()}")
         self.config = config
         self.executor = executor
         self.clock = clock
-        self.scheduler = Scheduler(config, tokenizer.EOS_ID, draft)
+        self.scheduler = Scheduler(config, eos_token_ids, draft)
         self.totals = StepTotals()
         self.health = Health()
         self.observe: Observer = unobserved

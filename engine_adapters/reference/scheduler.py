@@ -101,9 +101,9 @@ class Scheduler:
     `now_s` is the caller's clock; the scheduler only writes it onto requests.
     """
 
-    def __init__(self, config: EngineConfig, eos_token_id: int, draft: Drafter = no_draft) -> None:
+    def __init__(self, config: EngineConfig, eos_token_ids: frozenset[int], draft: Drafter = no_draft) -> None:
         self.config = config
-        self.eos_token_id = eos_token_id
+        self.eos_token_ids = eos_token_ids
         self.draft = draft
         self.kv_cache = KVCacheManager(config)
         self.waiting = RequestQueue()
@@ -135,7 +135,7 @@ class Scheduler:
         if request.request_id in self.requests:
             raise ValueError(f"there is a request {request.request_id} already")
         if not request.ignore_eos:
-            request.end_token_ids |= {self.eos_token_id}
+            request.end_token_ids |= self.eos_token_ids
         request.rank = (request.priority if self.config.policy == "priority" else 0, self._num_arrived)
         request.arrived_at_s = now_s
         self._num_arrived += 1

@@ -165,7 +165,7 @@ def test_the_end_of_sequence_is_sampled_only_where_it_is_allowed() -> None:
         ScheduledRequest(held, 1, True),
         ScheduledRequest(early, 3, True, [300, 300]),
     ]
-    scheduler = Scheduler(EngineConfig(), tokenizer.EOS_ID)
+    scheduler = Scheduler(EngineConfig(), tokenizer.BYTES.eos_token_ids)
     for request in (free, held, early):
         scheduler.add(request)
     assert executor().sample(logits, step) == [[tokenizer.EOS_ID], [300], [300, 300, tokenizer.EOS_ID]]

@@ -95,7 +95,7 @@ configs = st.builds(
 @settings(max_examples=250, deadline=None)
 @given(configs, st.randoms(use_true_random=False))
 def test_every_request_ends_with_the_tokens_of_a_batch_of_one(config: EngineConfig, rng: random.Random) -> None:
-    scheduler, executor = Scheduler(config, EOS), OracleExecutor(config.block_size)
+    scheduler, executor = Scheduler(config, frozenset({EOS})), OracleExecutor(config.block_size)
     pending, added, aborted = rng.randint(1, 12), list[Request](), set[str]()
     streamed: dict[str, list[int]] = {}
     for _ in range(4000):
@@ -142,7 +142,7 @@ def run_until_done(scheduler: Scheduler, executor: OracleExecutor) -> list[Token
 
 def test_preemption_takes_the_last_admitted_and_loses_no_token() -> None:
     config = EngineConfig(max_num_batched_tokens=64, block_size=4, num_blocks=6, max_model_len=24)
-    scheduler, executor = Scheduler(config, EOS), OracleExecutor(4)
+    scheduler, executor = Scheduler(config, frozenset({EOS})), OracleExecutor(4)
     requests = [Request(str(i), [i] * 8, 16, ignore_eos=True) for i in range(3)]
     for request in requests:
         scheduler.add(request)
@@ -155,7 +155,7 @@ def test_preemption_takes_the_last_admitted_and_loses_no_token() -> None:
 
 
 def test_running_requests_go_before_waiting_ones_and_a_long_prompt_comes_in_chunks() -> None:
-    scheduler = Scheduler(EngineConfig(max_num_batched_tokens=10, max_model_len=100), EOS)
+    scheduler = Scheduler(EngineConfig(max_num_batched_tokens=10, max_model_len=100), frozenset({EOS}))
     short, long = Request("short", [1] * 4, 20, ignore_eos=True), Request("long", [2] * 25, 20, ignore_eos=True)
     executor, shapes = OracleExecutor(16), []
     scheduler.add(short)
@@ -174,14 +174,14 @@ def test_running_requests_go_before_waiting_ones_and_a_long_prompt_comes_in_chun
 
 
 def test_a_request_that_could_never_fit_is_refused() -> None:
-    scheduler = Scheduler(EngineConfig(max_model_len=32), EOS)
+    scheduler = Scheduler(EngineConfig(max_model_len=32), frozenset({EOS}))
     with pytest.raises(ValueError, match="max_model_len"):
         scheduler.add(Request("0", [1] * 20, 13))
     assert not scheduler.has_work
 
 
 def test_min_tokens_holds_back_the_end_of_sequence() -> None:
-    scheduler = Scheduler(EngineConfig(), EOS)
+    scheduler = Scheduler(EngineConfig(), frozenset({EOS}))
     request = Request("0", [1], 10, min_tokens=2)
     scheduler.add(request)
     ends = []

@@ -141,7 +141,7 @@ def number(text: str) -> float:
 # Numbers that have no unit: counts, ordinals, shares and what stands under a name that says what it counts.
 PURE = {
     "schema_version", "index", "n", "count", "failed", "unfinished", "best_point", "point", "devices", "attainment",
-    "share", "bound_fraction", "requests", "rejections", "on_time_again",
+    "share", "bound_fraction", "requests", "rejections", "on_time_again", "n_reconnected",
 }  # fmt: skip
 COUNTED = {"counts", "needs", "tokens", "source", "in_flight", "scenario", "conditions"}
 UNITS = re.compile(r"(_(s|ns|rps|tps|gbs|ci95|concurrency)|^concurrency(_mean|_max|_target)?|^running_mean|tflops)$")

@@ -182,7 +182,8 @@ class HttpClient:
         """What to do about it, where one of our options helps."""
         if certificate_fault(error) is not None:
             return "; --ca-file FILE names who vouches for it, --insecure believes any certificate"
-        return "; does it speak HTTP/2, as --http2 asks?" if self.network.http2 else ""
+        spoken_to = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+        return "; does it speak HTTP/2, as --http2 asks?" if self.network.http2 and spoken_to else ""
 
     async def stream(self, path: str, body: bytes, request_id: str, outcome: StreamOutcome, on_read: OnRead) -> None:
         """POST `body` and hand every read to `on_read(instant_ns, bytes)`, stamped before anything looks at it.

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("h2", reason="HTTP/2 needs the h2 package")
 from support.certificates import make_pair
 from support.h2_server import H2Server, h2_serving
+from support.raw_server import answering, serving
 
-from engine_adapters.base import Request, StreamOutcome
+from engine_adapters.base import PreflightError, Request, StreamOutcome
 from engine_adapters.network import Network
 from engine_adapters.openai import OpenAIAdapter
 from engine_adapters.transport import HttpClient
@@ -68,3 +69,16 @@ def test_more_streams_than_a_connection_takes_are_all_sent_at_once() -> None:
     server = anyio.run(main)
     assert server.peak_streams == 230
     assert server.n_connections == 3
+
+
+def test_a_server_that_speaks_no_http2_is_told_so_in_one_line() -> None:
+    async def main() -> None:
+        async with serving(answering(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")) as port:
+            client = HttpClient(f"http://127.0.0.1:{port}", network=Network(http2=True))
+            try:
+                await client.get("/v1/models")
+            finally:
+                await client.close()
+
+    with pytest.raises(PreflightError, match="does it speak HTTP/2, as --http2 asks"):
+        anyio.run(main)

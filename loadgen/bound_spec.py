@@ -64,6 +64,24 @@ def check_roofline(roofline: Roofline) -> None:
             raise BoundProblem(f"unknown precision '{name}': one of {', '.join(WEIGHT_BYTES)}")
 
 
+def model_named(roofline: Roofline) -> ModelShape:
+    """The model that a roofline section names; raises BoundProblem when there is none, or none that can be counted."""
+    if not roofline.model and not roofline.model_config_path:
+        raise BoundProblem("no model: name one of the table (--model, roofline.model) or give --model-config")
+    shape, reason = _shape(roofline, roofline.model or "")
+    if shape is None:
+        raise BoundProblem(reason or _unknown(roofline.model or ""))
+    return shape
+
+
+def _unknown(name: str) -> str:
+    try:
+        find_model(name)
+    except UnknownModel as error:
+        return str(error)
+    return ""
+
+
 def spec_for_bundled(shape: Mapping[str, Any], ceilings: MeasuredCeilings | None, memory_bytes: float) -> Spec:
     """The bound of the bundled engine on this machine's measured ceilings; None = calibration was not possible."""
     if ceilings is None:

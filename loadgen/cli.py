@@ -19,6 +19,7 @@ COMMANDS = {
     "gate": ("loadgen.commands.gate", "Decide by interleaved pairs whether a candidate regressed."),
     "scenario": ("loadgen.commands.scenario", "Show, check and describe scenario files."),
     "doctor": ("loadgen.commands.doctor", "Find what this machine can offer as a client."),
+    "simulate": ("loadgen.commands.simulate", "What if: a scenario against hardware that isn't there."),
     "engine": ("loadgen.commands.engine", "Serve or calibrate the bundled reference engine."),
 }
 EXIT_OURS = 70

@@ -159,6 +159,7 @@ def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
     scenario = Scenario.model_validate(manifest["scenario"])
     server = manifest["server"]
     spec = manifest["roofline"]
+    simulated = manifest.get("simulated") or {"conditions": {}}
     return {
         "input_lengths": describe.input_lengths(scenario),
         "output_lengths": describe.output_lengths(scenario),
@@ -180,6 +181,7 @@ def conditions(manifest: Mapping[str, Any], points: Points) -> dict[str, str]:
         "token_source": _token_source(points),
         "seed": str(scenario.seed),
         "url": server["url"],
+        **simulated["conditions"],
     }
 
 

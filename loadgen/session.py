@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 
 import anyio
@@ -38,6 +38,7 @@ class Session:
     run_id: str
     sink: Sink | None = None
     clock: Clock = field(default_factory=MonotonicClock)
+    render: Callable[[PointSchedule], list[bytes]] | None = None  # bodies of a plan, where they are not rendered text
 
     async def measure(
         self, plan: PointSchedule, progress: Progress | None = None
@@ -65,6 +66,8 @@ class Session:
 
     def bodies(self, plan: PointSchedule) -> list[bytes]:
         """Every request of the plan, rendered and encoded before the point starts."""
+        if self.render is not None:
+            return self.render(plan)
         ignore_eos = self.scenario.workload.ignore_eos
         return [
             self.adapter.encode(
@@ -90,11 +93,11 @@ class ProbeError(Exception):
     """The server answered no request of the probe; the text has the first errors."""
 
 
-async def probe_server(session: Session) -> Probe:
+async def probe_server(session: Session, flood_users: int = FLOOD_USERS) -> Probe:
     """Find where a ladder should begin and about where it ends.
 
-    Lone requests give the residence without load. Then a closed loop of 64 users runs for four such residences (at
-    least 4 s, at most 60 s); its rate is (n - 1)/(last completion - first completion), because completions/duration
+    Lone requests give the residence without load. Then a closed loop of `flood_users` runs for four such residences
+    (at least 4 s, at most 60 s); its rate is (n - 1)/(last completion - first completion), because completions/duration
     counts the time it takes to fill the server and can halve the answer.
     """
     light = await _lone_requests(session)
@@ -103,12 +106,12 @@ async def probe_server(session: Session) -> Probe:
     plan = plan_point(
         session.scenario,
         point=PROBE_POINT,
-        concurrency=FLOOD_USERS,
+        concurrency=flood_users,
         duration_s=flood_s,
         warmup_s=0.0,
         cooldown_s=flood_s,
     )
-    flood = Session(session.scenario, session.adapter, session.unit, session.salt, f"{session.run_id}-probe")
+    flood = replace(session, run_id=f"{session.run_id}-probe", sink=None)
     _, records = await flood.measure(plan)
     await anyio.sleep(SETTLE_S)
     rate = completion_rate([r.stream_end_at_ns / 1e9 for r in records if r.status == "ok" and r.stream_end_at_ns])

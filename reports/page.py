@@ -317,12 +317,17 @@ def identity_rows(summary: Summary) -> list[tuple[str, str]]:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
+def simulated(summary: Summary) -> str:
+    """What the title of a run in virtual time says beyond others."""
+    return " (simulated, not measured)" if summary.get("simulated") else ""
+
+
 def run_context(summary: Summary) -> dict[str, Any]:
     """What the template of one run shows."""
     run = Run(summary)
     empty = nothing_measured(summary)
     return {
-        "title": f"{summary['scenario'].get('name', 'unnamed')}: throughput and latency",
+        "title": f"{summary['scenario'].get('name', 'unnamed')}: throughput and latency{simulated(summary)}",
         "identity": identity(summary), "date": date_text(summary), "badge": badge(summary),
         "answer": answer_sentences(summary), "notices": notices(summary), "errors": all_errors(summary)[:10],
         "empty": empty, "figures": {} if empty else run_figures(summary),

@@ -122,6 +122,11 @@ class Fleet:
         self._cached: dict[str, int] = {}
 
     @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self.config.engine.max_model_len
+
+    @property
     def n_steps(self) -> int:
         """Engine steps so far, over all replicas."""
         return sum(replica.n_steps for pool in (self._decode, self._prefill) for replica in pool.replicas)

@@ -66,6 +66,7 @@ def summarize_run(
         "scenario": manifest.get("scenario", {}),
         "schedule_id": manifest.get("schedule_id"),
         "scaled_for_cpu": bool(manifest.get("scaled_for_cpu", False)),
+        "simulated": bool(manifest.get("simulated")),
         "notes": list(manifest.get("notes", [])),
         "conditions": dict(conditions or {}),
         "slo": slo(rows, objectives),
@@ -166,8 +167,7 @@ def conclude(measure: Measure, best_tps: float | None, cached_share_intended: fl
         )
     )
     if certificate.verdict == "NONSTATIONARY":
-        row["metrics"] = withhold(row["metrics"])
-        row["e2e_with_timeouts"] = withhold(row["e2e_with_timeouts"])
+        row |= {name: withhold(row[name]) for name in ("metrics", "e2e_with_timeouts") if name in row}  # glance has one
         row["fluidity"] = {"share": None, "reason": WITHHELD}
     row["validity"] = certificate.as_dict()
     return certificate

@@ -109,6 +109,11 @@ class Writer:
         since_s = self._writing_since_s
         return max(self._lag_max_s, monotonic() - since_s if since_s is not None else 0.0)
 
+    @property
+    def backlog(self) -> int:
+        """Entries that wait for the disk now."""
+        return self._queue.qsize()
+
     def record(self, record: RequestRecord) -> None:
         """Queue one record; never blocks. Nothing is dropped: past the limit the point becomes INVALID."""
         self._queue.put((monotonic(), record))

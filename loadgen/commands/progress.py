@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,8 +24,9 @@ REFRESH_S = 0.5  # drawing takes a few milliseconds of the interpreter: twice a 
 class Display:
     """Shows the running point. `n_expected` is how many points are planned, when that is known."""
 
-    def __init__(self, n_expected: int | None) -> None:
+    def __init__(self, n_expected: int | None, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.n_expected = n_expected
+        self._now_ns = now_ns
         self.n_started = 0
         self._current: tuple[PointSchedule, Progress] | None = None
         self._live: Live | None = None
@@ -78,7 +79,7 @@ class Display:
             live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _line(self, plan: PointSchedule, progress: Progress) -> str:
-        elapsed_s = max((time.monotonic_ns() - progress.started_ns) / 1e9, 0.0) if progress.started_ns else 0.0
+        elapsed_s = max((self._now_ns() - progress.started_ns) / 1e9, 0.0) if progress.started_ns else 0.0
         share = min(elapsed_s / progress.total_s, 1.0) if progress.total_s else 0.0
         left_s = max(progress.total_s - elapsed_s, 0.0)
         bar = "#" * round(10 * share) + "." * (10 - round(10 * share))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,17 +106,23 @@ def prepared(wanted: Wanted, url: str | None, model: str | None, options: Mappin
 
 def finish(job: Job, url: str | None) -> None:
     """Make the run, write and print its outcome; exit 4 when no point of it can be believed."""
-    try:
-        summary = carry_out(job)
-    except KeyboardInterrupt:
-        keep_what_was_measured(job)
-        raise
-    report = write_page(job.folder / REPORT, summary)
-    click.echo(points_table(summary))
-    click.echo(f"report  {report}")
+    summary = made(job.folder, lambda: carry_out(job))
     if url is None:
         click.echo(f"your own server:  {program()} sweep {job.scenario.name} --url http://HOST:8000")
     check_valid(summary)
+
+
+def made(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The summary of the run that `make` makes in `folder`, with its page written and its table printed."""
+    try:
+        summary = make()
+    except KeyboardInterrupt:
+        keep_what_was_measured(folder)
+        raise
+    report = write_page(folder / REPORT, summary)
+    click.echo(points_table(summary))
+    click.echo(f"report  {report}")
+    return summary
 
 
 def program() -> str:
@@ -124,14 +130,14 @@ def program() -> str:
     return "bench" if shutil.which("bench") else os.path.relpath(sys.argv[0])
 
 
-def keep_what_was_measured(job: Job) -> None:
+def keep_what_was_measured(path: Path) -> None:
     """After Ctrl-C: the folder is complete as far as it goes, and says so."""
     try:
-        summary = summarize_folder(job.folder)
+        summary = summarize_folder(path)
     except FolderError:
         return  # interrupted before the first point: there is no folder
     if summary["points"]:
-        report = write_page(job.folder / REPORT, summary)
+        report = write_page(path / REPORT, summary)
         n = len(summary["points"])
         click.echo(f"{n} point{'s are' if n > 1 else ' is'} kept, report  {report}", err=True)
 

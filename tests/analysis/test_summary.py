@@ -12,7 +12,7 @@ import pytest
 from analysis_builders import S, log, queue, record
 
 from loadgen.analysis.goodput import Objective
-from loadgen.analysis.summary import WITHHELD, scrub, summarize_run
+from loadgen.analysis.summary import WITHHELD, conclude, glance, scrub, summarize_run
 from loadgen.collectors.records import RequestRecord
 
 MANIFEST = {
@@ -83,6 +83,12 @@ def bound_at(answers: Sequence[RequestRecord], concurrency: float) -> dict[str, 
         "compute_tps": 900.0,
         "latency_tps": None,
     }
+
+
+def test_a_ladder_may_conclude_an_overloaded_point_from_a_glance() -> None:
+    point = glance(*overloaded(2), bound_at)
+    assert conclude(point, None, None).verdict == "NONSTATIONARY"
+    assert point.row["metrics"]["ttft"]["from_intended"]["reason"] == WITHHELD
 
 
 def test_a_sweep_has_every_key_of_the_contract_and_its_knee_past_which_the_queue_grows() -> None:

@@ -25,6 +25,7 @@ EVENT_STREAM: Message = {
     "status": 200,
     "headers": [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")],
 }
+RESTART_S = 1  # a server that shuts down is back no earlier than after its grace time
 SHUT_DOWN = "the server shut down before the answer was complete"
 REFUSALS = {
     "queue_full": (429, "TooManyRequestsError"),
@@ -42,6 +43,8 @@ class Shared(Protocol):
     truth: TruthLog
     stats: ServerStats
     faults: Faults
+    draining: bool
+    grace_s: int
 
     def next_number(self) -> str:
         """A number for the engine; clients' ids may repeat."""
@@ -82,6 +85,8 @@ class GenerateEndpoint:
         return api.parse_generation(self.kind, await read_body(receive), self.server.served)
 
     def _submit(self, number: str, params: api.GenerationParams, met: Met) -> Generation:
+        if self.server.draining:
+            raise Refused("shutting_down", self.server.grace_s + RESTART_S)
         if storm := met.get("429"):
             raise Refused("queue_full", storm.retry_after_s)
         return Generation(self.server.thread, number, params, self.server.served.tokenizer)

@@ -1,24 +1,19 @@
-"""Faults on purpose: what `--fault` may say, and which request meets which fault. Deterministic, no clock.
-
-    stall=after:N,seconds:S[,every:K]             N tokens leave, then nothing for S seconds, then the rest
-    cut=after:N[,every:K]                         N tokens leave, then the connection closes without an end
-    error-in-stream=after:N[,every:K]             N tokens leave, then an error event and [DONE]
-    slow-first-byte=seconds:S[,every:K]           nothing, not even headers, for S seconds after the request came
-    429=after:N,count:M[,retry-after:S,every:P]   N requests are served, the next M are answered 429
-
-Requests are counted from 1 as they reach a generating endpoint. `every:K` picks the K-th, the 2K-th and so on (1, all
-of them, is the default); for 429 it repeats the storm after each P requests. `retry-after` is 1 second by default.
-What a fault does between tokens it does once for each choice of a request, and not to answers that are not streamed
-(a stall delays those as a whole, a cut or an error ends them as one).
-"""
+"""Faults on purpose: what `--fault` may say, and which request meets which fault. Deterministic, no clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-Name = Literal["stall", "cut", "error-in-stream", "slow-first-byte", "429"]
+GRAMMAR = """\
+  stall=after:N,seconds:S[,every:K]            N tokens leave, then nothing for S seconds, then the rest
+  cut=after:N[,every:K]                        N tokens leave, then the connection closes without an end
+  error-in-stream=after:N[,every:K]            N tokens leave, then an error event and [DONE]
+  slow-first-byte=seconds:S[,every:K]          nothing, not even headers, for S seconds after the request came
+  429=after:N,count:M[,retry-after:S,every:P]  N requests are served, the next M are answered 429
+Requests are counted from 1 as they reach a generating endpoint. every:K picks the K-th, the 2K-th and so on (without
+it all of them); for 429 it repeats the storm every P requests. retry-after is 1 second by default. An answer that is
+not streamed meets a stall, a cut or an error as a whole."""
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "stall": ("after", "seconds"),

@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from engine_adapters.reference import api
 from engine_adapters.reference.api_fields import ApiError, check_model, flag, parse_object
-from engine_adapters.reference.config import ModelConfig
 from engine_adapters.reference.endpoints import GenerateEndpoint, refusal
 from engine_adapters.reference.engine import EngineCore, EngineThread
 from engine_adapters.reference.engine_stats import EngineStats
@@ -30,7 +29,6 @@ from engine_adapters.reference.truth import TruthLog
 
 VERSION = "0.1.0"
 LOOK_AGAIN_S = 0.02
-RESTART_S = 1  # a server that shuts down is back no earlier than after its grace time
 
 
 class Server:
@@ -39,7 +37,8 @@ class Server:
     def __init__(
         self,
         core: EngineCore,
-        model: ModelConfig,
+        name: str,
+        vocab_size: int,
         slowdown: float = 1.0,
         *,
         tokenizer: Tokenizer = BYTES,
@@ -49,7 +48,7 @@ class Server:
     ) -> None:
         self.core = core
         self.slowdown = slowdown
-        self.served = api.Served(model.name, model.vocab_size, core.config.max_model_len, tokenizer)
+        self.served = api.Served(name, vocab_size, core.config.max_model_len, tokenizer)
         self.truth = TruthLog()
         self.stats = ServerStats()
         self.engine_stats = EngineStats(core)
@@ -57,6 +56,7 @@ class Server:
         self.ceilings = ceilings
         self.grace_s = grace_s
         self.draining = False
+        self.hurried = False  # the grace time is over, whatever the clock says
         self.started_s = int(time.time())
         self.thread: EngineThread
         self._numbers = itertools.count()
@@ -93,18 +93,17 @@ class Server:
     async def drain(self) -> str:
         """Take on nothing more, let what runs end within `grace_s`, abort the rest; one line of what became of all."""
         self.draining = True
-        self.thread.close(retry_after_s=self.grace_s + RESTART_S)
-        deadline_s = time.monotonic() + self.grace_s
+        started_s = time.monotonic()
         n_running = self.thread.n_unfinished
-        while self.thread.n_unfinished and time.monotonic() < deadline_s:
+        while self.thread.n_unfinished and not self.hurried and time.monotonic() < started_s + self.grace_s:
             await asyncio.sleep(LOOK_AGAIN_S)
         n_aborted = self.thread.abort_all()
         await asyncio.sleep(LOOK_AGAIN_S)  # the handlers write the end, the engine's thread counts it
         ends = ", ".join(f"{n} {reason}" for reason, n in self.core.scheduler.stats.finished.items())
         turned_away = ", ".join(f"{n} {reason}" for reason, n in sorted(self.stats.rejections.items())) or "none"
         return (
-            f"shut down with {n_running} requests in flight, {n_aborted} of them aborted after {self.grace_s} s; "
-            f"all requests by their end: {ends}; turned away: {turned_away}"
+            f"shut down in {time.monotonic() - started_s:.1f} s; in flight at the signal: {n_running}, aborted: "
+            f"{n_aborted}; all requests by their end: {ends}; turned away: {turned_away}"
         )
 
     def next_number(self) -> str:

@@ -1,4 +1,4 @@
-"""The block pool: no block is held twice, none is lost."""
+"""The block pool: no block is held twice unless it is shared, none is lost, and the right ones are evicted."""
 
 from __future__ import annotations
 
@@ -35,3 +35,64 @@ def test_releasing_a_free_block_is_an_error() -> None:
     pool = BlockPool(2)
     with pytest.raises(ValueError, match="free already"):
         pool.release([0])
+
+
+def taken(pool: BlockPool, n_blocks: int) -> list[int]:
+    blocks = pool.allocate(n_blocks)
+    assert blocks is not None
+    return blocks
+
+
+def sequence(pool: BlockPool, name: bytes, n_blocks: int, n_hashed: int) -> list[int]:
+    """A held sequence whose first blocks are registered as name0, name1 and so on."""
+    blocks = taken(pool, n_blocks)
+    for index, block in enumerate(blocks[:n_hashed]):
+        pool.register(block, name + b"%d" % index)
+    return blocks
+
+
+def test_of_free_blocks_those_without_content_leave_first_then_the_tails_of_the_least_recently_used() -> None:
+    pool = BlockPool(6)
+    old, young = sequence(pool, b"old", 3, 2), sequence(pool, b"young", 3, 3)
+    pool.release(old)
+    pool.release(young)
+    assert taken(pool, 1) == [old[2]], "it holds nothing that could be found"
+    assert taken(pool, 2) == [old[1], old[0]], "the tail of the older one before its head"
+    assert [pool.find(b"old0"), pool.find(b"old1")] == [None, None]
+    assert [pool.find(b"young%d" % i) for i in range(3)] == young
+    assert taken(pool, 2) == [young[2], young[1]]
+    assert pool.find(b"young0") == young[0], "the head of the younger one stays longest"
+    assert pool.num_evictions == 4
+
+
+def test_a_found_block_is_shared_and_free_only_when_its_last_holder_lets_go() -> None:
+    pool = BlockPool(2)
+    (block,) = sequence(pool, b"a", 1, 1)
+    pool.hold([block])
+    pool.release([block])
+    assert pool.ref_counts[block] == 1
+    assert pool.num_free_blocks == 1
+    pool.release([block])
+    pool.hold([block])
+    assert pool.allocate(2) is None, "a free block that was found again is not given away"
+    assert pool.find(b"a0") == block
+
+
+def test_the_second_block_of_the_same_content_is_not_found() -> None:
+    pool = BlockPool(2)
+    first, second = sequence(pool, b"a", 1, 1), sequence(pool, b"a", 1, 1)
+    pool.release(second)
+    pool.release(first)
+    assert pool.find(b"a0") == first[0]
+    assert taken(pool, 1) == second
+
+
+def test_an_emptied_prefix_cache_finds_nothing_and_takes_nothing_from_holders() -> None:
+    pool = BlockPool(3)
+    held = sequence(pool, b"a", 2, 2)
+    pool.forget_all()
+    assert pool.find(b"a0") is None
+    assert pool.num_cached_blocks == 0
+    assert [pool.ref_counts[block] for block in held] == [1, 1]
+    pool.release(held)
+    assert pool.num_evictions == 0

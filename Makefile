@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test test-servers lint types check clean
 
 $(VENV)/.run: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -25,6 +25,10 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.test
 	@$(BIN)/python -m pytest -q
+
+# Real vLLM and llama.cpp, installed and built by the scripts beside this checkout at the first start (CONTRIBUTING.md).
+test-servers: $(VENV)/.test
+	@$(BIN)/python -m pytest -q -o timeout=3600 tests/servers
 
 lint: $(VENV)/.test
 	@$(BIN)/ruff check .

@@ -89,6 +89,11 @@ def naive_pieces(event: dict[str, Any]) -> str:
         return str(event["delta"])
     if event.get("type") == "content_block_delta":
         return str(event["delta"].get("text", ""))
+    if event.get("object") == "response" or event.get("type") == "message":  # an answer that came whole
+        said = (
+            event["content"] if "content" in event else [part for item in event["output"] for part in item["content"]]
+        )
+        return "".join(part["text"] for part in said)
     return str(event.get("content") or "") if isinstance(event.get("content"), str) else ""
 
 

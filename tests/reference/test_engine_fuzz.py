@@ -106,13 +106,14 @@ class History:
             assert not output.admitted, "nothing is admitted beside a preemption"
             assert all(item.request in before for item in output.scheduled)
         for item in output.scheduled:
+            assert item.num_tokens > len(item.draft_token_ids)
             if not item.is_decode and self.config.long_prefill_token_threshold:
                 assert item.num_tokens <= self.config.long_prefill_token_threshold
         for result in results:
             self.streamed[result.request_id] += result.token_ids
         if self.executor.fails:
             assert {r.request for r in results} == {item.request for item in output.scheduled}
-            assert all(r.finish_reason == "error" for r in results)
+            assert all(r.finish_reason == r.request.finish_reason == "error" for r in results)
 
     def run(self, n_requests: int) -> None:
         scheduler = self.core.scheduler
@@ -146,7 +147,7 @@ class History:
         assert stats.finished == {reason: ends[reason] for reason in stats.finished}
         if self.config.admission == "reserve":
             assert not stats.num_preemptions, "who has reserved is never preempted"
-        self.seen += Counter(
+        self.seen.update(
             preemptions=stats.num_preemptions,
             hit_tokens=stats.prefix_cache_hits,
             evictions=scheduler.pool.num_evictions,
@@ -169,7 +170,7 @@ def test_every_block_is_accounted_for_and_every_answer_is_that_of_a_batch_of_one
             history.run(rng.randint(1, 16))
         except AssertionError as error:
             raise AssertionError(f"seed {shard * CONFIGS_A_SHARD + number}: {history.config}") from error
-        seen += history.seen
+        seen.update(history.seen)
     rare = {"errors": 5, "aborts": 20, "preemptions": 30}
     too_few = {what: n for what, n in seen.items() if n < rare.get(what, 100)}
     assert not too_few, "the histories must reach all of this"

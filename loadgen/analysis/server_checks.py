@@ -11,6 +11,7 @@ from loadgen.analysis import metrics
 from loadgen.analysis.evidence import Check, CheckVerdict, Evidence, advise, grade
 from loadgen.analysis.steady_state import differ, mser5
 from loadgen.analysis.timeouts import timeouts_text
+from loadgen.analysis.token_events import came_at_once
 from loadgen.collectors.records import RequestRecord
 
 _TREND_VERDICTS: dict[str, CheckVerdict] = {
@@ -56,6 +57,26 @@ def _is_short(record: RequestRecord) -> bool:
     if record.output_tokens_source in ("usage", "event_counts"):  # the server's own; a local tokenizer only estimates
         return (record.output_tokens or 0) < record.output_tokens_asked
     return record.finish_reason != "length" and record.n_token_events < record.output_tokens_asked
+
+
+def streaming(e: Evidence) -> Check:
+    """Answers whose tokens came all at once though they took long (see `came_at_once`), over those where it can be
+    told. Their TTFT is their E2E, and describes what held them back."""
+    limit = "warn over half of the answers"
+    found = [at_once for r in e.measured if (at_once := _at_once(r)) is not None]
+    if not found:
+        return Check("streaming", "n/a", None, limit, "No answer is long enough to tell.")
+    share = sum(found) / len(found)
+    verdict = grade(share, 0.5, 1.0)
+    text = f"Of {len(found)} answers {share:.1%} came all at once, their first token with their last."
+    advice = "Buffered delivery, or not streaming: TTFT is E2E here. Ask the server past its proxy, or switch the "
+    return Check("streaming", verdict, share, limit, text + advise(verdict, advice + "proxy's buffering off."))
+
+
+def _at_once(r: RequestRecord) -> bool | None:
+    if r.status != "ok" or r.sent_at_ns is None or r.first_token_at_ns is None or r.last_token_at_ns is None:
+        return None
+    return came_at_once(r.sent_at_ns, r.first_token_at_ns, r.last_token_at_ns, r.output_tokens or 0)
 
 
 def prompt_lengths(e: Evidence) -> Check:

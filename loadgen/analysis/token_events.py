@@ -71,3 +71,20 @@ def gaps(reads: Reads, n_shares: Ints) -> tuple[Floats, Ints]:
     is_first[np.flatnonzero(np.diff(reads.owner, prepend=-1))] = True
     kept = ~(is_first[of_read] & (position == 0))
     return values[kept], of_read[kept]
+
+
+FASTEST_TPOT_NS = 50_000  # 20,000 tokens/s in one stream: faster than any server decodes
+AT_ONCE_SHARE = 0.01  # of the E2E
+FEWEST_TOKENS = 8  # a few tokens may well share an event
+
+
+def came_at_once(sent_at_ns: int, first_token_at_ns: int, last_token_at_ns: int, n_tokens: int) -> bool | None:
+    """Whether an answer was held back and delivered in one go, as by a proxy that buffers, or was never streamed.
+
+    All its tokens came within 1% of its E2E, and faster than 50 us a token. None for fewer than 8 tokens, and for an
+    answer that may well have been written so fast: one that ended within 1 ms a token.
+    """
+    e2e_ns, spread_ns = last_token_at_ns - sent_at_ns, last_token_at_ns - first_token_at_ns
+    if n_tokens < FEWEST_TOKENS or e2e_ns < n_tokens * 1_000_000:
+        return None
+    return spread_ns <= AT_ONCE_SHARE * e2e_ns and spread_ns < FASTEST_TPOT_NS * n_tokens

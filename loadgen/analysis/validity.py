@@ -58,6 +58,7 @@ CHECKS: tuple[Callable[[Evidence], Check], ...] = (
     admission.check_rejections,
     server_checks.little,
     server_checks.answer_lengths,
+    server_checks.streaming,
     server_checks.prompt_lengths,
     server_checks.prefix_cache,
     server_checks.stationarity,

@@ -35,7 +35,7 @@ def verdict_of(certificate: Certificate, name: str) -> str:
 def test_a_healthy_point_is_valid_and_every_check_has_its_evidence() -> None:
     certificate = judge(healthy())
     assert certificate.verdict == "VALID", [c for c in certificate.checks if c.verdict not in ("pass", "n/a")]
-    assert len(certificate.checks) == 20
+    assert len(certificate.checks) == 21
     assert all(check.text.endswith((".", ")")) for check in certificate.checks)
 
 
@@ -217,3 +217,28 @@ def test_an_unusual_draw_of_the_seed_is_told_and_does_not_make_the_point_invalid
     [check] = [c for c in certify(Evidence(log(records, (0.0, 16.0)), records)).checks if c.name == "arrivals"]
     assert check.verdict in ("pass", "warn")
     assert "The schedule itself was drawn so" in check.text
+
+
+def held_back(n: int) -> list[RequestRecord]:
+    """The healthy point, of which `n` answers of 60 tokens came in one read after 3 s (case B36)."""
+    whole = [record(r * 0.05, 3.0, events=(60,), index=r, output_tokens_asked=60) for r in range(n)]
+    streamed = [record(r * 0.05, 0.05, (0.05,) * 59, index=r, output_tokens_asked=60) for r in range(n, 100)]
+    return whole + streamed
+
+
+def test_answers_that_a_proxy_holds_back_are_warned_about() -> None:
+    assert verdict_of(judge(held_back(0)), "streaming") == "pass"
+    assert verdict_of(judge(held_back(50)), "streaming") == "pass"
+    certificate = judge(held_back(51))
+    assert verdict_of(certificate, "streaming") == "warn"
+    text = next(check.text for check in certificate.checks if check.name == "streaming")
+    assert "51.0% came all at once" in text
+    assert "Buffered delivery, or not streaming" in text
+
+
+def test_a_quick_or_short_answer_is_not_held_back() -> None:
+    short = [record(i * 0.05, 3.0, events=(3,), index=i) for i in range(50)]
+    quick = [record(i * 0.05, 0.002, events=(60,), index=i) for i in range(50)]
+    assert verdict_of(judge(short), "streaming") == "n/a"
+    assert verdict_of(judge(quick), "streaming") == "n/a"
+    assert verdict_of(judge(healthy()), "streaming") == "n/a"

@@ -64,7 +64,7 @@ def test_the_table_has_a_row_a_load_and_ends_with_sentences() -> None:
 def test_without_a_subject_it_says_what_to_give() -> None:
     done = subprocess.run([*BENCH, "doctor"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.strip() == "doctor: say what to look at: --client"
+    assert done.stderr.strip() == "doctor: say what to look at: --client or --url URL, one of them"
 
 
 def heed_sigint() -> None:

@@ -26,6 +26,7 @@ class Script:
         self.rejects: Callable[[int], tuple[int, dict[str, str]] | None] = lambda n: None  # n-th request, from 0
         self.repeats_headers = False  # in every text of its own
         self.first_token_s = 0.0
+        self.holds_back = False  # as a proxy that buffers: the whole answer leaves at its end
         self.in_flight = 0
         self.peak_in_flight = 0
         self.seen: list[dict[str, Any]] = []
@@ -34,6 +35,7 @@ class Script:
 def handler_for(script: Script) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        held = b""
 
         def log_message(self, *_: object) -> None:
             pass
@@ -86,16 +88,20 @@ def handler_for(script: Script) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             prompt = body["messages"][0]["content"]
             n = 1 if stops else body.get("max_tokens") or body["max_completion_tokens"]
-            time.sleep(script.first_token_s)
+            time.sleep(script.first_token_s + script.holds_back * n * script.token_gap_s)
             for i in range(n):
-                time.sleep(script.token_gap_s)
+                time.sleep(0 if script.holds_back else script.token_gap_s)
                 finish = ("stop" if stops else "length") if i == n - 1 else None
                 self.event({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": finish}]})
             self.event({"choices": [], "usage": {"prompt_tokens": len(prompt) + 3, "completion_tokens": n}})
-            self.wfile.write(b"data: [DONE]\n\n")
+            self.wfile.write(self.held + b"data: [DONE]\n\n")
 
         def event(self, data: Any) -> None:
-            self.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
+            payload = b"data: " + json.dumps(data).encode() + b"\n\n"
+            if script.holds_back:
+                self.held += payload
+            else:
+                self.wfile.write(payload)
 
     return Handler
 

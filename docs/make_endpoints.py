@@ -8,7 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.matrix import COLUMNS, Cell, results  # noqa: E402
+from support.live import live_rows  # noqa: E402
+from support.matrix import COLUMNS, Cell, Row, results  # noqa: E402
 
 from engine_adapters.apis import DIALECTS  # noqa: E402
 
@@ -49,9 +50,10 @@ run say so, and its certificate counts them.
 ## Servers
 
 **R**: bytes recorded from the real server, in `tests/data/endpoints`. **D**: bytes built from the server's
-documentation. **C**: the row's stream cut in many places. An empty cell: the API or the server has no such thing, or
-nothing was recorded. Every cell is read again by `make test`; text and tokens have to be the server's own, and a
-recorded stream's text that of the same request unstreamed.
+documentation. **C**: the row's stream cut in many places. **L**: asked of the real server over sockets, by
+`make test-servers` (below). An empty cell: the API or the server has no such thing, or nothing was recorded. Every
+**R**, **D** and **C** is read again by `make test`; text and tokens have to be the server's own, and a recorded
+stream's text that of the same request unstreamed.
 
 """
 
@@ -97,11 +99,23 @@ MINE = Dialect(name="mine", path="/v1/write", body=body, take=take)
 [project.entry-points."openloop.adapters"]
 mine = "my_package:MINE"
 ```
+"""
 
-## Against a live server
+LIVE = """
+## Live
 
-`python tests/support/endpoint_check.py URL [--api NAME] [--model NAME]` sends a handful of requests, streamed and
-not, and compares text, tokens and finish reason.
+`make test-servers` starts real servers (CONTRIBUTING.md says how and where) and asks each cell below over sockets,
+through a relay that keeps what the server wrote and when. What the client says of an answer has to be what a second,
+naive reader finds in the same bytes: text, the server's own count of tokens, and TTFT within max(2 ms, 5%) of the
+relay's (request in, first text out). The plain stream also has to have the text of the same request unstreamed.
+
+| server | says of itself | API | date | held |
+|---|---|---|---|---|
+"""
+
+ANY_SERVER = """
+`python tests/support/endpoint_check.py URL [--api NAME] [--model NAME]` sends a handful of requests to any server,
+streamed and not, and compares text, tokens and finish reason. `bench doctor --url URL` tells how its stream is read.
 """
 
 
@@ -111,7 +125,7 @@ def page() -> str:
         f"| `{name}` | `{dialect.path}` | {fixed(dialect.length_fields)} | {limit(name, dialect.max_tokens_field)} |\n"
         for name, dialect in DIALECTS.items()
     ]
-    return "".join([INTRODUCTION, *apis, RULES, table(), TEMPLATE])
+    return "".join([INTRODUCTION, *apis, RULES, table(), TEMPLATE, LIVE, *live_lines(), ANY_SERVER])
 
 
 def fixed(fields: tuple[str, ...]) -> str:
@@ -129,9 +143,26 @@ def table() -> str:
         f"|---|---|{'---|' * len(COLUMNS)}---|---|\n",
     ]
     for row, cells in results():
-        signs = " | ".join(sign(cells.get(column)) for column in COLUMNS)
+        live = live_cells(row)
+        signs = " | ".join(f"{sign(cells.get(column))} {'L' * (column in live)}".strip() for column in COLUMNS)
         lines.append(f"| {row.server} | `{row.api}` | {signs} | {row.looks} | {row.ours} |\n")
     return "".join(lines)
+
+
+def live_cells(row: Row) -> list[str]:
+    """The cells of a row that held on the real server."""
+    server = row.server.split(" ")[0]
+    return [
+        cell for live in live_rows() if (live["server"], live["api"]) == (server, row.api) for cell in live["cells"]
+    ]
+
+
+def live_lines() -> list[str]:
+    """A line for each server and API that was asked live."""
+    return [
+        f"| {row['server']} | {row['version']} | `{row['api']}` | {row['date']} | {', '.join(row['cells'])} |\n"
+        for row in live_rows()
+    ]
 
 
 def sign(cell: Cell | None) -> str:

@@ -140,6 +140,12 @@ def throughput(point: Point) -> Reading:
     return missing("no tokens in the window") if value is None else Reading(float(value), low=low, high=high)
 
 
+def has_tokens(point: Point) -> bool:
+    """Whether tokens came, or may have been meant to: False where requests were answered and no answer had one."""
+    ttft = distribution(point, "ttft")
+    return not point["counts"]["ok"] or bool(point["output_tps"]) or ttft is None or bool(ttft["n"])
+
+
 def fluidity(point: Point) -> Reading:
     """Share of token deadlines met."""
     found = point.get("fluidity") or {}

@@ -18,6 +18,7 @@ from reports.readings import (
     by_load,
     columns,
     date_text,
+    has_tokens,
     heaviest_stable,
     identity,
     knee_state,
@@ -43,6 +44,13 @@ TERMINAL = {  # key: the two lines of its heading
     "itl_p95_ms": ("ITL", "p95 ms"),
     "goodput_rps": ("good", "req/s"),
     "bound_share": ("of", "bound"),
+}
+WITHOUT_TOKENS = {  # embeddings and rerank
+    **{key: TERMINAL[key] for key in ("concurrency_mean", "achieved_rps")},
+    "e2e_p50_ms": ("E2E", "p50 ms"),
+    "e2e_p95_ms": ("E2E", "p95 ms"),
+    "e2e_p99_ms": ("E2E", "p99 ms"),
+    "goodput_rps": TERMINAL["goodput_rps"],
 }
 
 
@@ -173,9 +181,10 @@ def conditions_text(summary: Summary) -> str:
 
 def points_only(summary: Summary) -> str:
     """The load points from light to heavy, with the reason of each missing number below."""
-    shown = columns(summary, TERMINAL)
+    chosen = TERMINAL if any(has_tokens(point) for point in summary["points"]) else WITHOUT_TOKENS
+    shown = columns(summary, chosen)
     asked = ("asked", "req/s" if summary["mode"] == "open" else "users")
-    heads = [asked, *TERMINAL.values(), ("validity", "")]
+    heads = [asked, *chosen.values(), ("validity", "")]
     notes: dict[str, str] = {}
     rows = []
     for point in by_load(summary):

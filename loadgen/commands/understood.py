@@ -86,7 +86,12 @@ def answer_lines(found: Understood) -> list[tuple[str, str]]:
     if first := next((event for event in trial.events if event.kind in BRINGS_TOKENS), None):
         lines.append(("first token", f"{after_send(o, o.first_token_at_ns)}: {first.kind}"))
     if o.last_token_at_ns is not None:
-        lines.append(("last token", f"{after_send(o, o.last_token_at_ns)}; end {after_send(o, o.stream_end_at_ns)}"))
+        lines.append(
+            (
+                "last token" if found.dialect.generates else "answer",
+                f"{after_send(o, o.last_token_at_ns)}; end {after_send(o, o.stream_end_at_ns)}",
+            )
+        )
     if o.n_token_events:
         lines += [("events", events_text(trial)), ("tokens", tokens_text(found)), ("length", length_text(found))]
         lines.append(("reasoning", reasoning_text(trial)))

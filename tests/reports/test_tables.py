@@ -82,3 +82,17 @@ def test_missing_numbers_are_na_with_a_footnote_and_verdicts_are_words() -> None
     assert "b: withheld: the queue grows (NONSTATIONARY)" in text
     assert any(line.startswith(" 8.00") and line.endswith("overloaded") for line in text.splitlines())
     assert "2.00 invalid: lateness. p99 of sent - intended was 63.0 ms" in text
+
+
+def test_a_run_without_tokens_shows_e2e_instead_of_ttft_and_itl() -> None:
+    summary = synthetic.open_loop()
+    for point in summary["points"]:
+        point["output_tps"] = None
+        for start in point["metrics"]["ttft"].values():
+            if start is not None:
+                start["n"] = 0
+    text = points_table(summary)
+    assert "E2E" in text
+    assert "TTFT  " not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "E2E" not in points_table(synthetic.open_loop())

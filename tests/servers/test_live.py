@@ -65,7 +65,7 @@ class Case:
                 await adapter.stream(adapter.encode(Request(PROMPT, n_tokens)), "live", outcome)
                 tasks.cancel_scope.cancel()
             await client.close()
-            await until(lambda: tapes[0].client_left)
+            await until(lambda: tapes[0].client_left and len(tapes[0].handed_on_ns) == len(tapes[0].reads))
         return outcome, tapes[0]
 
     def whole(self) -> bytes:

@@ -101,7 +101,7 @@ ROWS = (
     chat_row(
         "llama.cpp b11434",
         "role event with content null; `timings` beside usage; usage of one choice only with n > 1; before 2025 errors "
-        "in a field `error:`",
+        "in a field `error:`; announces keep-alive, and closes the connection after each streamed answer",
         "tokens by usage; a wrong model name is served, so the preflight compares it with `/v1/models`",
         "llama-cpp",
         "reasoning_content",
@@ -124,10 +124,18 @@ ROWS = (
     Row(
         "llama.cpp b11434",
         "openai-responses",
-        "typed, named events; usage in `response.completed`; no `[DONE]`",
-        "as vLLM's",
+        "typed, named events; usage in `response.completed`, which an answer cut by its limit has too; no `[DONE]`",
+        "as vLLM's; the finish reason is `stop`, as the server says",
         "llama-cpp",
         {"stream": "responses_stream", "usage on": "responses_stream"},
+    ),
+    Row(
+        "llama.cpp b11434",
+        "anthropic",
+        "Anthropic's events, a token each",
+        "as vLLM's",
+        "llama-cpp",
+        {"stream": "messages_stream_anthropic", "usage on": "messages_stream_anthropic"},
     ),
     chat_row(
         "mlx-lm 0.32.2",

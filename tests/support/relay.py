@@ -133,7 +133,9 @@ def _to_client(client: socket.socket, server: socket.socket, tape: Tape) -> None
         while data := server.recv(65536):
             tape.reads.append(data)
             before_ns = monotonic_ns()
-            client.sendall(data)
-            tape.handed_on_ns.append((before_ns, monotonic_ns()))
+            try:
+                client.sendall(data)
+            finally:
+                tape.handed_on_ns.append((before_ns, monotonic_ns()))
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)  # unlike close, wakes the other pump

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Protocol
 
 from starlette.responses import Response
@@ -171,7 +172,8 @@ class Answering:
             return False
         n_sent = self._n_sent.get(index, 0)
         if self._is_due("stall", n_sent):
-            await asyncio.sleep(self._met.pop("stall").seconds)
+            await self._wait("stall")
+            del self._met["stall"]
         if self._is_due("error-in-stream", n_sent):
             await self._send(body(self._writer.error("a fault on purpose"), more=False))
             return True
@@ -182,8 +184,10 @@ class Answering:
         return fault is not None and n_sent >= fault.after
 
     async def _wait(self, name: str) -> None:
+        """Do nothing for as long as a fault says, or until the client is gone."""
         if fault := self._met.get(name):
-            await asyncio.sleep(fault.seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._generation.is_cut_off.wait(), fault.seconds)
 
     def _why(self, piece: Piece) -> str:
         return SHUT_DOWN if piece.finish_reason == "abort" else f"the engine failed: {self._generation.error}"

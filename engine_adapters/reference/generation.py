@@ -27,6 +27,7 @@ class Running:
     stream: TokenStream
     text: Detokenizer
     stop: StopStrings
+    echo: str  # the prompt's text where it was asked for, until it has been told
     n_tokens: int = 0
 
 
@@ -35,13 +36,15 @@ class Generation:
 
     def __init__(self, thread: EngineThread, number: str, params: GenerationParams, tokenizer: Tokenizer) -> None:
         self.params = params
+        self.is_cut_off = asyncio.Event()  # the client is gone
         self._thread = thread
         self._running: list[Running] = []
         try:
             for index, request in enumerate(_requests(number, params)):
                 text = Detokenizer(tokenizer, request.prompt_token_ids[-PROMPT_END:])
                 stop = StopStrings(params.sampling.stop)
-                self._running.append(Running(index, request, thread.submit(request), text, stop))
+                echo = tokenizer.decode(request.prompt_token_ids) if params.echo else ""
+                self._running.append(Running(index, request, thread.submit(request), text, stop, echo))
         except BaseException:
             self.abort()
             raise
@@ -68,6 +71,7 @@ class Generation:
 
     def cut_off(self) -> None:
         """The client is gone: end all choices as aborted, so that `pieces` comes to its end."""
+        self.is_cut_off.set()
         for each in self._running:
             each.stream.push([], "abort")
 
@@ -91,7 +95,8 @@ class Generation:
             logprobs = each.request.logprobs[first : each.n_tokens]
         if reason is not None:
             text += each.text.finish()
-        text = each.stop.feed(text, may_stop=each.n_tokens >= self.params.min_tokens)
+        echo, each.echo = each.echo, ""
+        text = echo + each.stop.feed(text, may_stop=each.n_tokens >= self.params.min_tokens)
         if each.stop.matched is not None:
             self._thread.abort(each.request.request_id, "stop")
             return Piece(each.index, text, token_ids, logprobs, "stop", each.stop.matched)

@@ -53,8 +53,8 @@ class OneToken:
         return [[65] if item.samples else [] for item in output.scheduled]
 
 
-def scrape_of(config: EngineConfig = EngineConfig(max_num_seqs=1, num_blocks=256)) -> Scrape:
-    core = EngineCore(config, OneToken(), clock=Clock())
+def scrape_of() -> Scrape:
+    core = EngineCore(EngineConfig(max_num_seqs=1, num_blocks=256), OneToken(), clock=Clock())
     return Scrape("tiny", core, EngineStats(core), ServerStats(), Ceilings(2000.0, 500.0))
 
 

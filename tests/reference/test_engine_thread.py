@@ -14,7 +14,7 @@ import pytest
 
 from engine_adapters.reference import engine as engine_module
 from engine_adapters.reference.admission import Refused
-from engine_adapters.reference.config import MODELS, EngineConfig
+from engine_adapters.reference.config import EngineConfig
 from engine_adapters.reference.engine import EngineCore, EngineThread
 from engine_adapters.reference.executors.base import StepCost
 from engine_adapters.reference.request import Request
@@ -56,7 +56,7 @@ def fail_at(step: int) -> Callable[[int], None]:
 
 @asynccontextmanager
 async def running(executor: StubExecutor) -> AsyncIterator[Server]:
-    server = Server(EngineCore(CONFIG, executor), MODELS["tiny"])
+    server = Server(EngineCore(CONFIG, executor), "tiny", 1024)
     async with server.lifespan(server.app()):
         yield server
 

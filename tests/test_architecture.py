@@ -35,6 +35,12 @@ PURE = (
     "engine_adapters.stream",
     "engine_adapters.reference.scheduler",
     "engine_adapters.reference.block_pool",
+    "engine_adapters.reference.api",
+    "engine_adapters.reference.answers",
+    "engine_adapters.reference.stop_strings",
+    "engine_adapters.reference.faults",
+    "engine_adapters.reference.engine_stats",
+    "engine_adapters.reference.prometheus",
 )
 CLOCKS = {
     "loadgen.generator.clock",

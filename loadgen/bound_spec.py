@@ -109,6 +109,7 @@ def target_from(spec: Mapping[str, Any]) -> Target | None:
         precision=spec["precision"],
         kv_precision=spec["kv_precision"],
         kv_pool_bytes=spec["kv_pool_bytes"],
+        replicas=spec.get("replicas", 1),
     )
 
 

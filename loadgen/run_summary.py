@@ -117,7 +117,7 @@ def roofline_section(
     section: dict[str, Any] = {
         "model": None,
         "hardware": None,
-        "devices": spec.get("devices", 1),
+        "devices": spec.get("devices", 1) * spec.get("replicas", 1),
         "precision": spec.get("precision"),
         "ceilings": None,
         "curve": [],

@@ -53,7 +53,7 @@ def _make_server(args: argparse.Namespace) -> Server:
         engine.core,
         engine.name,
         engine.vocab_size,
-        args.slowdown,
+        args.slowdown if args.executor == "numpy" else 1.0,  # a simulated machine is slow by itself
         tokenizer=engine.tokenizer,
         faults=args.faults,
         ceilings=engine.ceilings,

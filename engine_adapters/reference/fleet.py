@@ -92,11 +92,6 @@ class FleetConfig:
     noise: Noise = QUIET
     skip: bool = True
 
-    @property
-    def devices(self) -> int:
-        """Devices of all replicas."""
-        return (self.replicas + self.prefill_replicas) * self.deployment.devices
-
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
@@ -127,15 +122,19 @@ class Fleet:
         return self.config.engine.max_model_len
 
     @property
+    def replicas(self) -> list[Replica]:
+        """All engines, those of the prefill pool last."""
+        return self._decode.replicas + self._prefill.replicas
+
+    @property
     def n_steps(self) -> int:
         """Engine steps so far, over all replicas."""
-        return sum(replica.n_steps for pool in (self._decode, self._prefill) for replica in pool.replicas)
+        return sum(replica.n_steps for replica in self.replicas)
 
     @property
     def n_preemptions(self) -> int:
         """Preemptions so far, over all replicas."""
-        replicas = self._decode.replicas + self._prefill.replicas
-        return sum(replica.core.scheduler.stats.num_preemptions for replica in replicas)
+        return sum(replica.core.scheduler.stats.num_preemptions for replica in self.replicas)
 
     def next_at_ns(self) -> int | None:
         """When something happens next by itself; None while all replicas are idle."""

@@ -122,6 +122,8 @@ class Replica:
             self.wake_at_ns = self._stretch.end_ns[-1]
             return
         self._outputs = self.core.step()
+        if self.core.health.error:
+            raise RuntimeError(f"the simulated executor failed: {self.core.health.error}")
         self.n_steps += 1
         self.wake_at_ns = self._clock.at_ns
 

@@ -136,18 +136,19 @@ def endpoint_of(fleet: FleetConfig, scenario: Scenario) -> Endpoint:
 
 
 def spec_of(fleet: FleetConfig) -> Spec:
-    """What the bound is told: all devices of the fleet, and the KV pools as they are."""
+    """What the bound is told: the fleet's replicas, and the KV pools as they are."""
     d = fleet.deployment
     if d.speculation.n_tokens:
         return {"reason": SPECULATES}
-    pool_tokens = fleet.engine.capacity_tokens * (fleet.replicas + fleet.prefill_replicas)
+    replicas = fleet.replicas + fleet.prefill_replicas
     return {
         "shape": asdict(d.model),
         "hardware": asdict(d.hardware),
-        "devices": fleet.devices,
+        "devices": d.devices,
+        "replicas": replicas,
         "precision": d.precision,
         "kv_precision": d.kv_precision,
-        "kv_pool_bytes": pool_tokens * d.kv_token_bytes,
+        "kv_pool_bytes": replicas * fleet.engine.capacity_tokens * d.kv_token_bytes,
         "reason": None,
     }
 

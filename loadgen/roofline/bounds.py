@@ -26,11 +26,11 @@ KNEE_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on `devices` equal devices.
+    """A model on `devices` equal devices, `replicas` times over: each replica holds all weights and has its own users.
 
     `precision` is of the weights; None = unknown: the smallest bytes and the largest peak that could apply are taken.
-    `kv_precision` None = unknown: 1 byte an element. `kv_pool_bytes` is the engine's own KV pool over all devices,
-    where known; else all memory that the weights leave.
+    `kv_precision` None = unknown: 1 byte an element. `kv_pool_bytes` is the engine's own KV pool over all devices
+    of all replicas, where known; else all memory that the weights leave.
     """
 
     model: ModelShape
@@ -39,10 +39,12 @@ class Target:
     precision: str | None = None
     kv_precision: str | None = None
     kv_pool_bytes: float | None = None
+    replicas: int = 1
 
     def __post_init__(self) -> None:
-        if self.devices < 1:
-            raise ValueError(f"devices must be at least 1, not {self.devices}")
+        for name in ("devices", "replicas"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         self.model.weight_size(self.precision)
         self.model.kv_bytes_per_token(self.kv_precision)
         strict_peak(self.hardware, self.precision)
@@ -50,13 +52,13 @@ class Target:
     @property
     def bandwidth_bps(self) -> float:
         """Bytes/s of all devices together."""
-        return self.devices * self.hardware.bandwidth_bps
+        return self.replicas * self.devices * self.hardware.bandwidth_bps
 
     @property
     def flops(self) -> float | None:
         """FLOP/s of all devices together that must not be exceeded; None where no figure is known."""
         peak = strict_peak(self.hardware, self.precision)
-        return None if peak is None else self.devices * peak.flops
+        return None if peak is None else self.replicas * self.devices * peak.flops
 
     @property
     def step_bytes(self) -> float:
@@ -148,6 +150,9 @@ def bound_at(target: Target, mix: Mix, concurrency: float) -> Bound:
       4*n_q*d*L a pair of attention; prefill P-H tokens and P(P+1)/2 - H(H+1)/2 pairs, decode P+j pairs.
     latency: a request takes at least t = max(prefill FLOPs/F, W/BW) + max(((O-1)W + kv*R)/BW, decode FLOPs/F) even
       alone, so by Little's law X <= C * sum(O) / sum(t).
+
+    With n replicas, BW and F are those of all together. They share C, evenly at best (concave), so n*W stands for W in
+    the bandwidth roof; and a lone request has the nth part of BW and F.
 
     Source: design notes on the roofline model; strict, so max(memory, compute) a step and never their sum.
     Raises ValueError unless concurrency > 0.
@@ -264,19 +269,19 @@ def _roofs(target: Target, mix: Mix) -> _Roofs:
     output = np.asarray(mix.output_tokens, dtype=np.float64)
     cached = np.zeros_like(prompt) if mix.cached_tokens is None else np.asarray(mix.cached_tokens, dtype=np.float64)
     cached = np.clip(cached, 0.0, prompt - 1)  # an engine computes the last prompt token even when all are cached
-    steps = output - 1
+    steps, n = output - 1, target.replicas
     kv_bytes = target.kv_token_bytes * (steps * (prompt - cached) + steps * (steps - 1) / 2)
     prefill_flops, decode_flops = _flops(target.model, prompt, steps, cached)
-    first_s = np.full_like(prompt, target.step_bytes / target.bandwidth_bps)
-    rest_s = (steps * target.step_bytes + kv_bytes) / target.bandwidth_bps
+    first_s = np.full_like(prompt, n * target.step_bytes / target.bandwidth_bps)
+    rest_s = n * (steps * target.step_bytes + kv_bytes) / target.bandwidth_bps
     compute_tps = None
     if target.flops is not None:
-        first_s = np.maximum(first_s, prefill_flops / target.flops)
-        rest_s = np.maximum(rest_s, decode_flops / target.flops)
+        first_s = np.maximum(first_s, n * prefill_flops / target.flops)
+        rest_s = np.maximum(rest_s, n * decode_flops / target.flops)
         compute_tps = float(target.flops * output.sum() / (prefill_flops + decode_flops).sum())
     kv_read_bytes = float(kv_bytes.sum() / output.sum())
     return _Roofs(
-        step_bytes=target.step_bytes,
+        step_bytes=n * target.step_bytes,
         bandwidth_bps=target.bandwidth_bps,
         kv_read_bytes=kv_read_bytes,
         compute_tps=compute_tps,
@@ -297,7 +302,8 @@ def _flops(model: ModelShape, prompt: Tokens, steps: Tokens, cached: Tokens) -> 
 def _kv_concurrency(target: Target, kv_read_bytes: float) -> float | None:
     pool = target.kv_pool_bytes
     if pool is None:
-        pool = capacity.kv_pool_upper_bytes(target.model, target.hardware.mem_bytes, target.devices, target.precision)
+        each = capacity.kv_pool_upper_bytes(target.model, target.hardware.mem_bytes, target.devices, target.precision)
+        pool = target.replicas * each
     if pool <= 0 or math.isinf(pool) or kv_read_bytes <= 0:
         return None
     return pool / kv_read_bytes

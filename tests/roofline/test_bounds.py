@@ -228,3 +228,19 @@ def test_an_unknown_bound_names_the_options() -> None:
     text = describe_unknown(model_known=True)
     assert text == "bound unknown: tell me the hardware (--hardware, --devices, --precision, --model-config)"
     assert "the model (" in describe_unknown(hardware_known=True)
+
+
+@pytest.mark.parametrize("pool", [None, 200e9])
+def test_replicas_bear_as_much_as_one_does_with_its_even_share(pool: float | None) -> None:
+    one, mix = _target(kv_pool_bytes=pool), _mix(1000, 300)
+    eight = replace(one, replicas=8, kv_pool_bytes=None if pool is None else 8 * pool)
+    for concurrency in (8.0, 100.0, 3000.0, 1e6):
+        shared, alone = bound_at(eight, mix, concurrency), bound_at(one, mix, concurrency / 8)
+        assert shared.output_tps == pytest.approx(8 * alone.output_tps)
+        assert shared.limiter == alone.limiter
+    assert (model_knee(eight, mix) or 0) == pytest.approx(8 * (model_knee(one, mix) or 0))
+    # More devices under one model can always do at least what as many devices with a copy each can.
+    together = replace(one, devices=8, kv_pool_bytes=None)
+    assert (
+        bound_at(together, mix, 100.0).output_tps > bound_at(replace(eight, kv_pool_bytes=None), mix, 100.0).output_tps
+    )

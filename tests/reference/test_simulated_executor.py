@@ -48,6 +48,17 @@ def test_a_system_that_sleeps_too_long_does_not_slow_the_simulated_machine() -> 
     assert clock.at_ns - executor.busy_until_ns == 1_000_000
 
 
+def test_a_process_that_cannot_keep_the_pace_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    class Slow(LateClock):
+        def sleep_until_ns(self, at_ns: int) -> None:
+            self.at_ns = max(at_ns, self.at_ns + 20_000_000)
+
+    executor = SimulatedExecutor(deployment(), 16, Slow())
+    run(core_of(executor), 100)
+    assert executor.behind_max_ns > 10**9
+    assert capsys.readouterr().err.count("use `bench simulate`") == 1
+
+
 def test_after_a_pause_a_step_begins_when_its_request_comes() -> None:
     clock = LateClock()
     executor = SimulatedExecutor(deployment(), 16, clock)

@@ -32,6 +32,18 @@ MAX_LOGPROBS = 20  # OpenAI's and vLLM's most
 MAX_STOPS = 16
 MAX_SEED = 2**63 - 1
 
+# Fields that change nothing as long as they have these values; any other is refused rather than ignored.
+NEUTRAL = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "min_p": 0,
+    "logit_bias": {},
+    "suffix": "",
+    "use_beam_search": False,
+    "response_format": {"type": "text"},
+}
+
 Api = Literal["chat", "completions", "responses"]
 
 
@@ -77,7 +89,12 @@ def parse_generation(api: Api, body: bytes, served: Served) -> GenerationParams:
     check_model(fields, served.name)
     prompts = PROMPT_PARSERS[api](fields, served)
     max_tokens = _max_tokens(api, fields, served.max_model_len, max(map(len, prompts)))
+    for name, neutral in NEUTRAL.items():
+        if fields.get(name) not in (None, neutral):
+            raise unsupported(name, f"{name} is not supported by this engine; only {neutral!r} is")
     options = mapping(fields, "stream_options")
+    if options and not flag(fields, "stream"):
+        raise ApiError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
     min_tokens = integer(fields, "min_tokens", 0, at_least=0)
     if min_tokens > max_tokens:
         raise bad_value("min_tokens", f"be less than or equal to max_tokens={max_tokens}", min_tokens)

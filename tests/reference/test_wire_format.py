@@ -59,6 +59,7 @@ def test_what_load_generators_send_is_understood() -> None:
 
 
 def test_sampling_fields_reach_the_engine() -> None:
+    assert parse("chat", CHAT | {"presence_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": None}).n == 1
     fields = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "seed": 3, "stop": "x", "stop_token_ids": [300], "n": 2}
     params = parse("chat", CHAT | fields | {"logprobs": True, "top_logprobs": 2, "priority": -1})
     sampling = params.sampling
@@ -111,6 +112,9 @@ def test_instructions_are_a_system_message() -> None:
         ("chat", CHAT | {"stop": ["x"] * 17}, "stop"),
         ("chat", CHAT | {"stop_token_ids": [5000]}, "body.stop_token_ids"),
         ("chat", CHAT | {"include_stop_str_in_output": True}, "include_stop_str_in_output"),
+        ("chat", CHAT | {"presence_penalty": 0.5}, "presence_penalty"),
+        ("chat", CHAT | {"response_format": {"type": "json_object"}}, "response_format"),
+        ("chat", CHAT | {"stream_options": {"include_usage": True}}, "stream_options"),
         ("chat", CHAT | {"max_tokens": 0}, "max_tokens"),
         ("chat", CHAT | {"max_tokens": "9"}, "body.max_tokens"),
         ("chat", CHAT | {"max_tokens": True}, "body.max_tokens"),
@@ -207,7 +211,7 @@ def test_a_token_event_carries_the_tokens_text() -> None:
 
 
 def test_the_usage_event_has_no_choices_and_the_role_event_no_text() -> None:
-    written = writer("chat", stream_options={"include_usage": True})
+    written = writer("chat", stream=True, stream_options={"include_usage": True})
     closing = written.closing(USAGE)
     assert closing.endswith(b"\n\ndata: [DONE]\n\n")
     last, first = data(closing.removesuffix(b"data: [DONE]\n\n")), data(written.opening(USAGE))
@@ -223,7 +227,8 @@ def test_the_usage_event_has_no_choices_and_the_role_event_no_text() -> None:
 
 
 def test_usage_stands_in_every_event_where_that_is_asked_for() -> None:
-    written = writer("chat", stream_options={"include_usage": True, "continuous_usage_stats": True})
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    written = writer("chat", stream=True, stream_options=options)
     events = [written.opening(USAGE), written.piece(Piece(0, "x", [65]), USAGE)]
     assert [data(event)["usage"]["completion_tokens"] for event in events] == [3, 3]
 

@@ -55,12 +55,13 @@ class KVCacheManager:
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Blocks for the next `num_tokens` of a running request; False and nothing taken if there are too few."""
-        missing = -(-(request.num_computed_tokens + num_tokens) // self._block_size) - len(request.block_ids)
-        if missing > 0:
-            blocks = self.pool.allocate(missing)
-            if blocks is None:
-                return False
-            request.block_ids += blocks
+        missing = request.num_computed_tokens + num_tokens - len(request.block_ids) * self._block_size
+        if missing <= 0:
+            return True
+        blocks = self.pool.allocate(-(-missing // self._block_size))
+        if blocks is None:
+            return False
+        request.block_ids += blocks
         return True
 
     def register_computed(self, request: Request) -> None:

@@ -113,7 +113,8 @@ class Request:
         return not self.ignore_eos and num_output_tokens >= self.min_tokens
 
 
-class TokenOutput(NamedTuple):
+@dataclass(slots=True, eq=False)
+class TokenOutput:
     """What one step did for one request: visible tokens (several under speculation), an end, or both."""
 
     request: Request

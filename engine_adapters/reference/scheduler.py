@@ -17,7 +17,8 @@ from engine_adapters.reference.request import FinishReason, Rank, Request, Token
 from engine_adapters.reference.request_queue import RequestQueue
 
 
-class ScheduledRequest(NamedTuple):
+@dataclass(slots=True, eq=False)
+class ScheduledRequest:
     """The next `num_tokens` tokens of a request, from `request.num_computed_tokens` on; its blocks are `block_ids`.
 
     The last `len(draft_token_ids)` of them are guesses at what follows `request.token_ids`, to be verified. `samples`
@@ -170,12 +171,11 @@ class Scheduler:
         """Book one step's results: the tokens of each request that sampled, and the ends that follow from them."""
         results, num_requests, size = [], len(self.requests), self.config.block_size
         for item, sampled in zip(output.scheduled, token_ids, strict=True):
-            request = item.request
-            num_tokens = item.num_tokens
+            request, num_tokens = item.request, item.num_tokens
             if item.draft_token_ids:
                 num_tokens -= self._count_drafts(request, len(item.draft_token_ids), len(sampled) - 1)
             request.num_computed_tokens += num_tokens
-            if request.num_computed_tokens % size < num_tokens:
+            if request.num_computed_tokens % size < num_tokens:  # it has come past the end of a block
                 self.kv_cache.register_computed(request)
             if item.samples:
                 results.append(self._append(request, sampled, now_s))
@@ -187,14 +187,16 @@ class Scheduler:
         """Work for the running requests, whom it preempted for that, and what is left of the budget."""
         scheduled: list[ScheduledRequest] = []
         preempted: list[Request] = []
-        while budget > 0 and len(scheduled) < len(self.running):
-            item = self._next_tokens(self.running[len(scheduled)], budget)
-            while not self.kv_cache.grow(item.request, item.num_tokens):
+        for request in self.running:  # preemption shortens the list at its end, and the loop follows
+            if budget <= 0:
+                break
+            item = self._next_tokens(request, budget)
+            while not self.kv_cache.grow(request, item.num_tokens):
                 if item.draft_token_ids:
                     item = item.without_drafts()
                 else:
                     preempted.append(self._preempt_last())
-                    if preempted[-1] is item.request:
+                    if preempted[-1] is request:
                         return scheduled, preempted, budget
             scheduled.append(item)
             budget -= item.num_tokens
@@ -271,18 +273,19 @@ class Scheduler:
             raise ValueError(f"no token was sampled for request {request.request_id}")
         if request.first_token_at_s is None:
             request.first_token_at_s = now_s
-        kept = []
+        num_before = num_output = len(request.token_ids) - len(request.prompt_token_ids)
         for token_id in sampled:
-            if token_id in request.end_token_ids and request.num_output_tokens >= request.min_tokens:
+            if token_id in request.end_token_ids and num_output >= request.min_tokens:
                 self._end(request, "stop", now_s)
                 break
             request.token_ids.append(token_id)
-            kept.append(token_id)
-            if request.num_output_tokens >= request.max_tokens:
+            num_output += 1
+            if num_output >= request.max_tokens:
                 self._end(request, "length", now_s)
                 break
-        self.stats.generation_tokens += len(kept)
-        return TokenOutput(request, kept, request.finish_reason)
+        num_new = num_output - num_before
+        self.stats.generation_tokens += num_new
+        return TokenOutput(request, sampled if num_new == len(sampled) else sampled[:num_new], request.finish_reason)
 
     def _end(self, request: Request, reason: FinishReason, now_s: float) -> None:
         self.kv_cache.free(request)

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from engine_adapters.reference.admission import AdmissionControl, Refused
+from engine_adapters.reference.admission import AdmissionControl, Refused, TokenBucket
 from engine_adapters.reference.config import EngineConfig
 
 ROUND_TRIP_S = 0.03
@@ -105,3 +105,116 @@ def test_a_crowd_that_comes_back_as_told_is_let_in_and_does_not_come_back_togeth
     assert outcome.came_back > 2000
     assert outcome.let_in >= 0.9 * outcome.came_back
     assert max(outcome.told_s.values()) < 0.1 * 3000
+
+
+def crowd_and_crowd_again(seed: int) -> list[float]:
+    return sorted(poisson(0.6 * CAPACITY_RPS, 60.0, seed) + [10.0 + i * 1e-4 for i in range(1500)])
+
+
+@pytest.mark.parametrize("patience", [1.0, 0.5])
+@pytest.mark.parametrize("load", [1.1, 1.5, 3.0])
+def test_under_lasting_overload_too_who_comes_back_on_time_is_let_in(load: float, patience: float) -> None:
+    outcome = simulate(CONFIG, poisson(load * CAPACITY_RPS, 40.0, seed=4), 4, patience)
+    assert outcome.came_back > 50
+    assert outcome.let_in >= 0.9 * outcome.came_back
+
+
+def test_a_crowd_that_comes_back_amid_others_is_let_in() -> None:
+    outcome = simulate(CONFIG, crowd_and_crowd_again(5), 5)
+    assert outcome.came_back > 1000
+    assert outcome.let_in >= 0.9 * outcome.came_back
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.5, 1.0])
+def test_places_that_are_held_cost_no_throughput(patience: float) -> None:
+    # The last of the patient come a tenth more slowly than the engine could take them, when nobody else is left.
+    outcome = simulate(CONFIG, poisson(1.5 * CAPACITY_RPS, 60.0, seed=6), 6, patience)
+    assert outcome.n_done / outcome.ended_at_s > 0.88 * CAPACITY_RPS
+
+
+def test_the_rate_limit_holds_and_who_comes_back_on_time_passes_it() -> None:
+    config = EngineConfig(max_num_seqs=32, max_waiting=96, rate_limit_rps=20.0, rate_limit_burst=40)
+    outcome = simulate(config, poisson(CAPACITY_RPS, 40.0, seed=7), 7)
+    assert outcome.let_in >= 0.9 * outcome.came_back
+    assert outcome.n_done <= 40 + 20.0 * (outcome.ended_at_s + 1.0)
+    assert outcome.n_done / outcome.ended_at_s > 0.9 * 20.0
+
+
+def test_retry_after_follows_the_queued_work_and_the_speed_of_late() -> None:
+    def told_s(n_tokens: int, tokens_per_s: int) -> int:
+        clock = FakeClock()
+        door = AdmissionControl(EngineConfig(max_num_seqs=4, max_waiting=4), clock)
+        for i in range(8):
+            door.enter(i, n_tokens)
+        for _ in range(20):
+            clock.now_s += 1.0
+            door.work_off(tokens_per_s)
+        with pytest.raises(Refused) as refused:
+            door.enter("late", n_tokens)
+        return refused.value.retry_after_s
+
+    assert told_s(1000, 400) == 10, "a batch of four needs 4,000 tokens"
+    assert told_s(2000, 400) == 20
+    assert told_s(1000, 4000) == 1
+
+
+def test_who_comes_early_is_a_newcomer_and_who_comes_late_has_missed_it() -> None:
+    clock = FakeClock()
+    door = AdmissionControl(EngineConfig(max_num_seqs=1, max_waiting=1), clock)
+    door.enter("a", 10)
+    door.enter("b", 10)
+    with pytest.raises(Refused) as refused:
+        door.enter("c", 10)
+    due_s = clock.now_s + refused.value.retry_after_s
+    door.leave(10)
+    clock.now_s = due_s - 0.5
+    for key in ("c", "d"):
+        with pytest.raises(Refused):
+            door.enter(key, 10)  # the place is held for c, who is early
+    clock.now_s = due_s
+    door.enter("c", 10)
+    assert (door.stats.kept, door.stats.kept_in_vain) == (1, 0)
+    door.leave(10)
+    clock.now_s += 60.0
+    door.enter("e", 10)  # whom the second refusals of c and d no longer hold off
+
+
+def test_an_idle_slot_is_held_for_nobody() -> None:
+    clock = FakeClock()
+    door = AdmissionControl(EngineConfig(max_num_seqs=2, max_waiting=1), clock)
+    for key in "abc":
+        door.enter(key, 10)
+    for key in "defg":
+        with pytest.raises(Refused):
+            door.enter(key, 10)
+    door.leave(10)
+    door.leave(10)
+    door.enter("newcomer", 10)
+    assert door.stats.admitted == 4
+
+
+def test_every_arrival_is_counted_once() -> None:
+    clock = FakeClock()
+    door = AdmissionControl(EngineConfig(max_num_seqs=2, max_waiting=1, rate_limit_rps=1.0, rate_limit_burst=2), clock)
+    refusals: list[Refused] = []
+    for i in range(10):
+        try:
+            door.enter(i, 10)
+        except Refused as refused:
+            refusals.append(refused)
+    assert door.stats.admitted + len(refusals) == 10
+    assert sum(door.stats.refused.values()) == len(refusals)
+    assert {refused.reason for refused in refusals} == {"rate_limited"}
+    assert all(refused.retry_after_s >= 1 for refused in refusals)
+
+
+def test_a_token_bucket_has_a_capacity_and_a_rate_of_its_own() -> None:
+    clock = FakeClock()
+    bucket = TokenBucket(3, 2.0, clock)
+    assert [bucket.reserve() for _ in range(5)] == [0.0, 0.0, 0.0, 0.5, 1.0]
+    bucket.give_back()
+    assert bucket.reserve() == 1.0
+    clock.now_s += 1.0
+    assert bucket.reserve() == 0.5, "both tokens of this second were promised"
+    clock.now_s += 1000.0
+    assert [bucket.reserve() for _ in range(4)] == [0.0, 0.0, 0.0, 0.5], "never more than its capacity at once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from types import FrameType
 
@@ -33,10 +34,10 @@ class DrainingServer(uvicorn.Server):
         self._server = server
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """As uvicorn's."""
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; from now on a signal drains."""
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)  # type: ignore[arg-type]
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains; the second one aborts what is still in flight."""

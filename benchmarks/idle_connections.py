@@ -12,9 +12,10 @@ import os
 import anyio
 
 from engine_adapters.base import PreflightError, Request, StreamOutcome
+from engine_adapters.dialect import Asking, DialectAdapter
 from engine_adapters.mock.process import MockServer
 from engine_adapters.network import allow_descriptors
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.transport import HttpClient
 from loadgen.commands.measuring import uvloop_is_there
 from loadgen.generator.point import quiet_runtime
@@ -26,7 +27,7 @@ FORMAT = "{:>8} {:>18} {:>18}"
 
 async def cost_us(url: str, n_idle: int) -> tuple[float, float]:
     """(user, system) microseconds of CPU per request, with the runtime as it is while a point runs."""
-    adapter = OpenAIAdapter(HttpClient(url), "m")
+    adapter = DialectAdapter(HttpClient(url), CHAT, Asking("m"))
     await adapter.warm(n_idle)
     body = adapter.encode(Request("hi", 1))
     with quiet_runtime():
@@ -38,7 +39,7 @@ async def cost_us(url: str, n_idle: int) -> tuple[float, float]:
     return (after.user - before.user) / N_REQUESTS * 1e6, (after.system - before.system) / N_REQUESTS * 1e6
 
 
-async def ask(adapter: OpenAIAdapter, body: bytes, n: int) -> None:
+async def ask(adapter: DialectAdapter, body: bytes, n: int) -> None:
     """So many requests in turn, each on a connection that is open."""
     for i in range(n):
         outcome = StreamOutcome()

@@ -12,7 +12,8 @@ from urllib.request import urlopen
 import anyio
 import numpy as np
 
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.dialect import Asking, DialectAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.reference.process import EngineProcess
 from engine_adapters.transport import HttpClient
 from loadgen.analysis.self_error import SelfError, self_error
@@ -40,7 +41,9 @@ async def drive(url: str, label: str, rate: float, arrivals: str, n: int) -> tup
     client = HttpClient(url)
     scenario = load_scenario("smoke", [f"load.arrivals={arrivals}", "load.warmup=1s", "load.cooldown=2s"])
     run_id = label.replace(" ", "-").replace(",", "")
-    session = Session(scenario, OpenAIAdapter(client, "tiny"), TextUnit("char", 1.0, 3.0), run_id, run_id)
+    session = Session(
+        scenario, DialectAdapter(client, CHAT, Asking("tiny")), TextUnit("char", 1.0, 3.0), run_id, run_id
+    )
     _, records = await session.measure(plan_point(scenario, point=0, rate_rps=rate, n_requests=n))
     await client.close()
     return run_id, [record for record in records if record.phase == "measured"]

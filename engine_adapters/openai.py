@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from engine_adapters.base import Request
-from engine_adapters.dialect import Asking, Dialect, DialectAdapter
+from engine_adapters.dialect import Asking, Dialect
 from engine_adapters.stream import Answer, text_of
-from engine_adapters.transport import HttpClient
 
 AZURE_API_VERSION = "2024-10-21"
 
@@ -201,9 +200,3 @@ AZURE = replace(
     counts_events=False,
     key_header="api-key",
 )
-
-
-def OpenAIAdapter(client: HttpClient, model: str, api: str = "chat", send_ignore_eos: bool = True) -> DialectAdapter:
-    """The adapter for one of the two OpenAI APIs."""
-    dialect = COMPLETIONS if api in ("completions", COMPLETIONS.name) else CHAT
-    return DialectAdapter(client, dialect, Asking(model, ignore_eos=send_ignore_eos))

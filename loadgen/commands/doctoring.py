@@ -14,8 +14,9 @@ from pathlib import Path
 import anyio
 import click
 
+from engine_adapters.dialect import Asking, DialectAdapter
 from engine_adapters.mock.process import Build, MockError, MockServer, build
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.transport import HttpClient
 from loadgen.analysis.summary import scrub
 from loadgen.collectors.machine import client_machine, machine_text, versions
@@ -124,7 +125,7 @@ def try_load(examination: Examination, part: Part, load: int) -> Rung:
 async def _drive(examination: Examination, part: Part, plan: PointSchedule, mock: MockServer, folder: Path) -> Measured:
     """One load point as `bench run` makes it, records on disk included."""
     client, progress = HttpClient(mock.url), Progress()
-    adapter = OpenAIAdapter(client, "mock")
+    adapter = DialectAdapter(client, CHAT, Asking("mock"))
     window = WindowUse(plan, progress, looks(examination, mock))
     examination.display.start(plan, progress)
     try:

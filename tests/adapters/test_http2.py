@@ -14,8 +14,9 @@ from support.h2_server import H2Server, h2_serving
 from support.raw_server import answering, serving
 
 from engine_adapters.base import PreflightError, Request, StreamOutcome
+from engine_adapters.dialect import Asking, DialectAdapter
 from engine_adapters.network import Network
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.transport import HttpClient
 
 EVENTS = [
@@ -26,7 +27,7 @@ EVENTS = [
 
 
 async def streams(url: str, network: Network, n: int, turns: int = 1) -> list[StreamOutcome]:
-    adapter = OpenAIAdapter(HttpClient(url, network=network), "m")
+    adapter = DialectAdapter(HttpClient(url, network=network), CHAT, Asking("m"))
     assert adapter.client.via.startswith("httpcore, HTTP/2")
     outcomes = [StreamOutcome() for _ in range(n * turns)]
     body = adapter.encode(Request("hi", 2))

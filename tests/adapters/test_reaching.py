@@ -16,8 +16,9 @@ from support.proxy import Proxy, proxying
 from support.raw_server import OK, answering, forever, serving, take_request
 
 from engine_adapters.base import PreflightError, Request, StreamOutcome
+from engine_adapters.dialect import Asking, DialectAdapter
 from engine_adapters.network import Network, is_loopback
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.transport import HttpClient, Timeouts
 
 ANSWER = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
@@ -27,7 +28,7 @@ Run = Callable[..., Any]
 
 async def stream(url: str, timeouts: Timeouts | None = None, n: int = 1, **network: Any) -> StreamOutcome:
     """The last of n requests, one after the other."""
-    adapter = OpenAIAdapter(HttpClient(url, {}, timeouts, network=Network(**network)), "m")
+    adapter = DialectAdapter(HttpClient(url, {}, timeouts, network=Network(**network)), CHAT, Asking("m"))
     body = adapter.encode(Request("hi", 1))
     for i in range(n):
         outcome = StreamOutcome()
@@ -265,7 +266,7 @@ def test_a_rejection_is_told_from_other_refusals(
     async def main() -> StreamOutcome:
         async with serving(answering(answer)) as port:
             transport = httpx.AsyncHTTPTransport() if stock else None
-            adapter = OpenAIAdapter(HttpClient(f"http://127.0.0.1:{port}", transport=transport), "m")
+            adapter = DialectAdapter(HttpClient(f"http://127.0.0.1:{port}", transport=transport), CHAT, Asking("m"))
             outcome = StreamOutcome()
             await adapter.stream(b"{}", "r", outcome)
             await adapter.close()
@@ -294,7 +295,7 @@ def test_warm_connections_are_found_and_cold_ones_opened(run: Run) -> None:
     async def main() -> list[bool]:
         opened = []
         async with serving(forever(STREAM)) as port:
-            adapter = OpenAIAdapter(HttpClient(f"http://127.0.0.1:{port}"), "m")
+            adapter = DialectAdapter(HttpClient(f"http://127.0.0.1:{port}"), CHAT, Asking("m"))
             for n_warm in (3, 0, 1):
                 await adapter.warm(n_warm)
                 outcome = StreamOutcome()
@@ -350,7 +351,7 @@ def test_a_connection_is_found_in_as_many_steps_however_many_are_idle(run: Run) 
             return bool(usable.fget(self))  # type: ignore[attr-defined]
 
         async with serving(forever(STREAM)) as port:
-            adapter = OpenAIAdapter(HttpClient(f"http://127.0.0.1:{port}"), "m")
+            adapter = DialectAdapter(HttpClient(f"http://127.0.0.1:{port}"), CHAT, Asking("m"))
             await adapter.warm(n_idle)
             module.Connection.usable = property(counted)  # type: ignore[method-assign,assignment]
             try:
@@ -378,7 +379,7 @@ def test_a_server_that_closes_idle_connections_as_requests_come_fails_none(run: 
     async def main() -> list[StreamOutcome]:
         outcomes = []
         async with serving(impatient) as port:  # case B60, thirty times faster
-            adapter = OpenAIAdapter(HttpClient(f"http://127.0.0.1:{port}"), "m")
+            adapter = DialectAdapter(HttpClient(f"http://127.0.0.1:{port}"), CHAT, Asking("m"))
             for i in range(20):
                 outcomes.append(StreamOutcome())
                 await adapter.stream(adapter.encode(Request("hi", 1)), f"r{i}", outcomes[-1])

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from engine_adapters.base import PreflightError, Request, StreamOutcome
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.dialect import Asking, DialectAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.preflight import preflight
 from engine_adapters.transport import HttpClient, Timeouts
 
@@ -31,8 +32,8 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1}}
 
 def stream(handler: Handler, timeouts: Timeouts | None = None) -> StreamOutcome:
     async def main() -> StreamOutcome:
-        adapter = OpenAIAdapter(
-            HttpClient("http://test", transport=httpx.MockTransport(handler), timeouts=timeouts), "m"
+        adapter = DialectAdapter(
+            HttpClient("http://test", transport=httpx.MockTransport(handler), timeouts=timeouts), CHAT, Asking("m")
         )
         outcome = StreamOutcome()
         await adapter.stream(adapter.encode(Request("hi", 1)), "id", outcome)

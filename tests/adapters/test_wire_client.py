@@ -16,8 +16,9 @@ import pytest
 from support.raw_server import OK, answering, chunked, forever, serving, take_request
 
 from engine_adapters.base import Request, StreamOutcome
+from engine_adapters.dialect import Asking, DialectAdapter
 from engine_adapters.network import Network
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.transport import HttpClient, Timeouts
 
 
@@ -34,7 +35,7 @@ async def stream_from(
     port: int, server: str = "http://127.0.0.1", timeouts: Timeouts | None = None, **options: Any
 ) -> StreamOutcome:
     client = HttpClient(f"{server}:{port}", {"authorization": "Bearer k"}, timeouts, **options)
-    adapter = OpenAIAdapter(client, "m")
+    adapter = DialectAdapter(client, CHAT, Asking("m"))
     outcome = StreamOutcome()
     try:
         await adapter.stream(adapter.encode(Request("hi", 3)), "the-id", outcome)

@@ -11,7 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.dialect import Asking, DialectAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.reference.process import EngineProcess
 from engine_adapters.transport import HttpClient
 from loadgen.analysis.self_error import SelfError, self_error
@@ -37,7 +38,9 @@ def drive(url: str, n: int, rate: float, *overrides: str) -> tuple[PointLog, lis
         client = HttpClient(url)
         scenario = load_scenario("smoke", ["load.warmup=200ms", *overrides])
         run_id = f"truth-{rate:g}-{len(overrides)}-{n}"
-        session = Session(scenario, OpenAIAdapter(client, "tiny"), TextUnit("char", 1.0, 3.0), "s", run_id)
+        session = Session(
+            scenario, DialectAdapter(client, CHAT, Asking("tiny")), TextUnit("char", 1.0, 3.0), "s", run_id
+        )
         log, records = await session.measure(plan_point(scenario, point=0, rate_rps=rate, n_requests=n))
         await client.close()
         return log, records

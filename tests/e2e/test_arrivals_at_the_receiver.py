@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from support.instant_server import instant_server
 
-from engine_adapters.openai import OpenAIAdapter
+from engine_adapters.dialect import Asking, DialectAdapter
+from engine_adapters.openai import CHAT
 from engine_adapters.transport import HttpClient
 from loadgen.collectors.records import RequestRecord
 from loadgen.scenario.loader import load_scenario
@@ -30,7 +31,7 @@ def drive(arrivals: str, n: int) -> tuple[np.ndarray, list[RequestRecord], list[
 
     async def main(url: str) -> list[RequestRecord]:
         client = HttpClient(url)
-        session = Session(scenario, OpenAIAdapter(client, "m"), TextUnit("char", 1.0, 0.0), "s", "r")
+        session = Session(scenario, DialectAdapter(client, CHAT, Asking("m")), TextUnit("char", 1.0, 0.0), "s", "r")
         _, records = await session.measure(plan)
         await client.close()
         return records

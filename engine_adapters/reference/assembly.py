@@ -69,10 +69,22 @@ def make_numpy(args: argparse.Namespace) -> Parts:
 
     if args.kv_cache_dtype not in KV_STORES:
         raise ValueError(f"--kv-cache-dtype {args.kv_cache_dtype}: must be one of {', '.join(KV_STORES)}")
-    loaded, config = load_model(args.model, args.seed), engine_config(args)
+    loaded = load_model(args.model, args.seed)
+    config = _numpy_config(args, loaded.config.max_position_embeddings)
     executor = NumpyExecutor(loaded.config, config, loaded.weights, loaded.tokenizer, args.kv_cache_dtype)
     model = loaded.config
     return Parts(model.name, model.vocab_size, loaded.tokenizer, config, executor, ngram.draft, None)
+
+
+def _numpy_config(args: argparse.Namespace, longest: int | None) -> EngineConfig:
+    """The settings as told; by default no longer than the positions that the model was trained for."""
+    if longest is None:
+        return engine_config(args)
+    config = engine_config(args, max_model_len=min(EngineConfig().max_model_len, longest))
+    if config.max_model_len > longest:
+        told = f"--max-model-len {config.max_model_len}"
+        raise ValueError(f"{told}: the model has only {longest} positions (max_position_embeddings in its config.json)")
+    return config
 
 
 def make_simulated(args: argparse.Namespace) -> Parts:
@@ -96,7 +108,7 @@ def make_simulated(args: argparse.Namespace) -> Parts:
     )
     config = _simulated_config(args, deployment)
     noise = Noise(args.run_noise, args.step_noise, args.seed)
-    executor = SimulatedExecutor(deployment, config.block_size, noise=noise)
+    executor = SimulatedExecutor(deployment, config.block_size, noise=noise, slowdown=args.slowdown)
     n, hardware = deployment.devices, deployment.hardware
     ceilings = Ceilings(n * hardware.bandwidth_bps, n * deployment.peak_flops)
     draft = drafter(deployment.speculation)

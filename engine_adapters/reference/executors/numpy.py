@@ -101,7 +101,8 @@ class NumpyExecutor:
 
     def execute(self, output: SchedulerOutput) -> list[list[int]]:
         """One forward pass over all scheduled tokens, then the tokens of each request that samples."""
-        logits = self.logits(self.prepare(output.scheduled))
+        with np.errstate(over="ignore"):  # exp(-gate) may be inf: silu is then 0, as it should be
+            logits = self.logits(self.prepare(output.scheduled))
         return self.sample(logits, output.scheduled)
 
     def logits(self, batch: Batch) -> Array:

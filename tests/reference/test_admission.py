@@ -204,7 +204,7 @@ def test_every_arrival_is_counted_once() -> None:
             refusals.append(refused)
     assert door.stats.admitted + len(refusals) == 10
     assert sum(door.stats.refused.values()) == len(refusals)
-    assert {refused.reason for refused in refusals} == {"rate_limited"}
+    assert {refused.reason for refused in refusals} == {"rate_limited", "queue_full"}
     assert all(refused.retry_after_s >= 1 for refused in refusals)
 
 

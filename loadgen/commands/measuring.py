@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,6 +54,8 @@ def carry_out(job: Job) -> dict[str, Any]:
 
     KeyboardInterrupt passes through after the folder is closed: what was measured is kept.
     """
+    # Records are many and live to the end: by default the collector would look at all of them again and again.
+    gc.set_threshold(100_000, 50, 100)
     with users_problems():
         anyio.run(_carry_out, job, backend_options={"use_uvloop": uvloop_is_there()})
         return summarize_folder(job.folder)

@@ -132,6 +132,11 @@ def test_places_that_are_held_cost_no_throughput(patience: float) -> None:
     assert outcome.n_done / outcome.ended_at_s > 0.88 * CAPACITY_RPS
 
 
+def test_where_nobody_comes_back_nobody_is_told_to_wait_behind_the_others() -> None:
+    longest_s = {p: max(simulate(CONFIG, poisson(3.0 * CAPACITY_RPS, 30.0, 8), 8, p).told_s) for p in (0.0, 1.0)}
+    assert longest_s[0.0] < 15 < 45 < longest_s[1.0]
+
+
 def test_the_rate_limit_holds_and_who_comes_back_on_time_passes_it() -> None:
     config = EngineConfig(max_num_seqs=32, max_waiting=96, rate_limit_rps=20.0, rate_limit_burst=40)
     outcome = simulate(config, poisson(CAPACITY_RPS, 40.0, seed=7), 7)
@@ -180,17 +185,45 @@ def test_who_comes_early_is_a_newcomer_and_who_comes_late_has_missed_it() -> Non
 
 
 def test_an_idle_slot_is_held_for_nobody() -> None:
-    clock = FakeClock()
-    door = AdmissionControl(EngineConfig(max_num_seqs=2, max_waiting=1), clock)
-    for key in "abc":
-        door.enter(key, 10)
-    for key in "defg":
+    door = AdmissionControl(EngineConfig(max_num_seqs=2, max_waiting=0), FakeClock())
+    door.enter("a", 10)
+    door.enter("b", 10)
+    for key in "cdef":
         with pytest.raises(Refused):
             door.enter(key, 10)
     door.leave(10)
-    door.leave(10)
     door.enter("newcomer", 10)
-    assert door.stats.admitted == 4
+    assert door.stats.admitted == 3
+
+
+def test_the_speed_of_an_engine_with_idle_slots_says_nothing_about_a_crowd() -> None:
+    clock = FakeClock()
+    door = AdmissionControl(EngineConfig(max_num_seqs=4, max_waiting=0), clock)
+    door.enter("alone", 1000)
+    for _ in range(20):
+        clock.now_s += 1.0
+        door.work_off(5000)
+    for key in "abc":
+        door.enter(key, 1000)
+    with pytest.raises(Refused) as refused:
+        door.enter("d", 1000)
+    assert refused.value.retry_after_s == 2, "what is assumed of a batch, as long as none has been seen"
+    clock.now_s += 1.0
+    door.work_off(50)
+    with pytest.raises(Refused) as refused:
+        door.enter("e", 1000)
+    assert refused.value.retry_after_s == pytest.approx(80, abs=5), "4,000 tokens at 50 a second"
+
+
+def test_a_token_of_somebody_who_did_not_come_back_is_free_again() -> None:
+    clock = FakeClock()
+    door = AdmissionControl(EngineConfig(rate_limit_rps=1.0, rate_limit_burst=1), clock)
+    door.enter("a", 10)
+    for key in "bcd":
+        with pytest.raises(Refused):
+            door.enter(key, 10)
+    clock.now_s += 3.2  # b and c should have been here 1 and 2 s after their refusal
+    door.enter("e", 10)
 
 
 def test_every_arrival_is_counted_once() -> None:

@@ -39,9 +39,7 @@ engine_options = together(
     click.option(
         "--engine", "engine_settings", multiple=True, metavar="KEY=VALUE", help="max_num_seqs=256 and the like."
     ),
-    click.option(
-        "--assume", "assumptions", multiple=True, metavar="KEY=VALUE", help="Any of --assumptions; repeatable."
-    ),
+    click.option("--assume", multiple=True, metavar="KEY=VALUE", help="Any of --assumptions; repeatable."),
 )
 
 

@@ -75,7 +75,7 @@ def fleet_of(scenario: Scenario, options: Mapping[str, Any]) -> FleetConfig:
             precision=told.precision,
             kv_precision=told.kv_precision,
             speculate=options["speculate"],
-            assume=options["assumptions"],
+            assume=options["assume"],
         )
         engine = engine_from(deployment, options["engine_settings"])
     except (DeploymentProblem, BoundProblem) as error:

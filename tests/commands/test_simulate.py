@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from loadgen.cli import bench
 
-QUICK = ("--set", "load.duration=20s", "--set", "load.warmup=5s")
-LADDER = ("--set", "load.rates=[1,4,16,32,64]", "--set", "load.duration=30s", "--set", "load.cooldown=20s")
+QUICK = ("--set", "load.duration=12s", "--set", "load.warmup=3s", "--set", "load.cooldown=10s")
+LADDER = ("--set", "load.rates=[2,8,24,60]", *QUICK)
 
 
 def simulate(out: Path, *args: str, scenario: str = "chat") -> Result:
@@ -70,16 +70,16 @@ def test_lengths_cache_hits_and_schedule_are_those_of_the_scenario(curve: Path) 
     for point in summary["points"]:
         due, ok = point["counts"]["due"], point["counts"]["ok"]
         assert ok == due or point["validity"]["verdict"] != "VALID"
-    dry = CliRunner().invoke(bench, ["sweep", "chat", "--dry-run", "--set", "load.rates=[1]", *LADDER[2:]])
+    dry = CliRunner().invoke(bench, ["sweep", "chat", "--url", "http://nowhere", "--dry-run", *LADDER])
     rows = [json.loads(line) for line in dry.stdout.splitlines()]
     kept = [json.loads(line) for line in (curve / "schedule.jsonl").read_text().splitlines()]
-    assert kept[: len(rows)] == rows
+    assert kept == rows
 
 
 def test_step_by_step_gives_the_same_summary(tmp_path: Path) -> None:
     found = []
     for name, more in (("a", ()), ("b", ("--step-by-step",))):
-        done = simulate(tmp_path / name, *QUICK, "--set", "load.rates=[16]", "--step-noise", "0.05", *more)
+        done = simulate(tmp_path / name, *QUICK, "--set", "load.rates=[8]", "--step-noise", "0.05", *more)
         assert done.exit_code == 0, done.output
         found.append(summary_of(tmp_path / name)["points"])
     assert found[0] == found[1]
@@ -88,14 +88,14 @@ def test_step_by_step_gives_the_same_summary(tmp_path: Path) -> None:
 def test_an_automatic_ladder_finds_the_knee_of_a_fleet(tmp_path: Path) -> None:
     done = simulate(
         tmp_path / "r", *QUICK, "--replicas", "2", "--router", "prefix_aware",
-        "--set", "load.rates=auto", "--set", "load.max_points=8", "--set", "load.cooldown=10s",
-        "--engine", "max_num_seqs=16",
+        "--set", "load.rates=auto", "--set", "load.max_points=6", "--engine", "max_num_seqs=8",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     summary = summary_of(tmp_path / "r")
-    assert summary["knee"]["measured"]["concurrency"] == pytest.approx(32, rel=0.4)
+    # 16 at once is all that the fleet takes; at the knee some wait already.
+    assert 12 < summary["knee"]["measured"]["concurrency"] < 32
     assert summary["conditions"]["split"] == "2 replicas of 1 device, prefix_aware"
-    assert "max_num_seqs=16" in summary["conditions"]["engine_flags"]
+    assert "max_num_seqs=8" in summary["conditions"]["engine_flags"]
 
 
 def test_a_bound_that_does_not_count_speculation_is_not_shown_with_it(tmp_path: Path) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from support.oracle import N_WORDS, OracleExecutor, drawn, expected_output
 
-from engine_adapters.reference.config import EngineConfig
+from engine_adapters.reference.config import MODELS, EngineConfig
 from engine_adapters.reference.engine import EngineCore
+from engine_adapters.reference.executors.numpy import NumpyExecutor
 from engine_adapters.reference.request import Request
 from engine_adapters.reference.scheduler import Scheduler
+from engine_adapters.reference.weights import random_weights
 
 N_SHARDS, CONFIGS_A_SHARD = 12, 100
+MODEL = dataclasses.replace(MODELS["tiny"], num_hidden_layers=1)
+WEIGHTS = random_weights(MODEL, seed=2)
 
 
 def random_config(rng: random.Random) -> EngineConfig:
@@ -174,3 +180,44 @@ def test_every_block_is_accounted_for_and_every_answer_is_that_of_a_batch_of_one
     rare = {"errors": 5, "aborts": 20, "preemptions": 30}
     too_few = {what: n for what, n in seen.items() if n < rare.get(what, 100)}
     assert not too_few, "the histories must reach all of this"
+
+
+def numpy_answers(config: EngineConfig, prompts: Sequence[list[int]], rng: random.Random) -> tuple[list[Request], int]:
+    """Requests answered by a real model, coming one by one; and how many preemptions that took."""
+    core = EngineCore(config, NumpyExecutor(MODEL, config, WEIGHTS))
+    requests = [Request(str(i), prompt, 24, ignore_eos=True) for i, prompt in enumerate(prompts)]
+    coming = list(requests)
+    while coming or core.scheduler.has_work:
+        if coming and (rng.random() < 0.5 or not core.scheduler.has_work):
+            core.add(coming.pop(0))
+        core.step()
+        check_blocks(core.scheduler)
+    return requests, core.scheduler.stats.num_preemptions
+
+
+def test_a_real_model_answers_as_in_a_batch_of_one_whatever_is_shared_cut_or_computed_again() -> None:
+    draw, rng = np.random.default_rng(11), random.Random(11)
+    stems = [draw.integers(0, MODEL.vocab_size, 60).tolist() for _ in range(2)]
+    prompts = [
+        stem[: 20 + 8 * i] + draw.integers(0, MODEL.vocab_size, 5 + i).tolist() for i in range(5) for stem in stems
+    ]
+    plain = EngineConfig(max_num_seqs=1, max_num_batched_tokens=512, max_model_len=128, enable_prefix_caching=False)
+    expected = [request.output_token_ids for request in numpy_answers(plain, prompts, rng)[0]]
+    n_preemptions = n_cached_tokens = 0
+    for _ in range(4):
+        size = rng.choice([4, 8, 16])
+        config = EngineConfig(
+            max_num_seqs=rng.randint(2, 8),
+            max_num_batched_tokens=rng.randint(8, 80),
+            block_size=size,
+            num_blocks=rng.randint(140, 300) // size,
+            max_model_len=128,
+            long_prefill_token_threshold=rng.choice([0, 7]),
+            policy=rng.choice(["fcfs", "priority"]),
+        )
+        requests, n_more = numpy_answers(config, prompts, rng)
+        assert [request.output_token_ids for request in requests] == expected
+        n_preemptions += n_more
+        n_cached_tokens += sum(request.num_cached_tokens for request in requests)
+    assert n_preemptions > 5
+    assert n_cached_tokens > 500

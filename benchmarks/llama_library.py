@@ -81,6 +81,7 @@ class LlamaCpp:
         params.n_batch = params.n_ubatch = 512
         params.n_threads = params.n_threads_batch = 1
         params.type_k = params.type_v = F32
+        params.enums[4] = 0  # no flash attention: it rounds to float16 on the way, and is slower at these sizes
         params.flags[5] = False  # kv_unified: sequences that share nothing are faster apart
         self.model = self.lib.llama_model_load_from_file(str(gguf).encode(), model_params)
         self.context = self.lib.llama_init_from_model(self.model, params)

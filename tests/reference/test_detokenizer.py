@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ def test_bytes_that_never_become_a_character_are_let_go() -> None:
     assert "".join(pieces) == "\ufffd" * 3 * MAX_HELD_TOKENS
     assert reader.push([broken]) == ""
     assert reader.finish() == "\ufffd"
+
+
+class Words(tokenizer.ByteTokenizer):
+    """As SentencePiece does: every token is a word with a space before it, which is left out where a text begins."""
+
+    @staticmethod
+    def decode(token_ids: Sequence[int]) -> str:
+        return "".join(f" {token_id}" for token_id in token_ids)[1:]
+
+
+def test_a_token_reads_as_it_does_behind_those_before_it() -> None:
+    behind_a_prompt, alone = Detokenizer(Words(), prompt_end=[7]), Detokenizer(Words())
+    assert [behind_a_prompt.push([1]), behind_a_prompt.push([2, 3])] == [" 1", " 2 3"]
+    assert [alone.push([1]), alone.push([2, 3])] == ["1", " 2 3"]
 
 
 def test_every_token_of_the_byte_tokenizer_is_text_at_once() -> None:

@@ -40,14 +40,18 @@ def engine(folder: Path) -> Iterator[EngineProcess]:
         yield process
 
 
-def ask(engine: EngineProcess, path: str, body: Any = None) -> Any:
+def raw(engine: EngineProcess, path: str, body: Any = None) -> str:
     connection = http.client.HTTPConnection(engine.url.removeprefix("http://"), timeout=30)
     with closing(connection):
         connection.request("POST" if body else "GET", path, body and json.dumps(body))
         response = connection.getresponse()
         text = response.read().decode()
         assert response.status == 200, text
-        return text if path == "/metrics" else json.loads(text)
+        return text
+
+
+def ask(engine: EngineProcess, path: str, body: Any = None) -> Any:
+    return json.loads(raw(engine, path, body))
 
 
 def test_it_is_called_as_its_folder_and_has_the_positions_of_its_config(engine: EngineProcess) -> None:
@@ -65,11 +69,21 @@ def test_its_greedy_answer_is_the_executors_and_guesses_are_counted(engine: Engi
     while core.scheduler.has_work:
         core.step()
     assert answer["choices"][0]["text"] == loaded.tokenizer.decode(request.output_token_ids)
-    lines = dict(line.rsplit(" ", 1) for line in ask(engine, "/metrics").splitlines() if not line.startswith("#"))
+    lines = dict(line.rsplit(" ", 1) for line in raw(engine, "/metrics").splitlines() if not line.startswith("#"))
     counts = {name: float(n) for name, n in lines.items() if "spec_decode" in name and "created" not in name}
     accepted = [n for name, n in counts.items() if name.startswith("vllm:spec_decode_num_accepted_tokens_total")]
     assert len(accepted) == 1
     assert 0 < accepted[0] < 60
+
+
+def test_accepted_guesses_share_an_event(engine: EngineProcess) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    whole = ask(engine, "/v1/completions", body)["choices"][0]["text"]
+    lines = raw(engine, "/v1/completions", {**body, "stream": True}).split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    texts = [event["choices"][0]["text"] for event in events if event["choices"]]
+    assert "".join(texts) == whole
+    assert len([text for text in texts if text]) < 60
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine_adapters.reference.executors.simulated import SimulatedExecutor, answer_tokens
+from engine_adapters.reference.executors.simulated import TEXT, SimulatedExecutor, text_start
 from engine_adapters.reference.request import Request, TokenOutput
 from engine_adapters.reference.scheduler import ScheduledRequest, Scheduler, SchedulerOutput
 
@@ -32,8 +32,8 @@ class Stretch:
 
 def foresee(scheduler: Scheduler, executor: SimulatedExecutor, begin_ns: int) -> Stretch | None:
     """The steps from `begin_ns` on that only decode; None when the next step may be any other. Changes nothing."""
-    requests = scheduler.running
-    n_seqs, config = len(requests), scheduler.config
+    requests, config = scheduler.running, scheduler.config
+    n_seqs = len(requests)
     if not 0 < n_seqs <= config.max_num_batched_tokens or config.num_speculative_tokens:
         return None
     if scheduler.waiting and n_seqs < config.max_num_seqs:
@@ -47,11 +47,18 @@ def foresee(scheduler: Scheduler, executor: SimulatedExecutor, begin_ns: int) ->
         left = len(request.prompt_token_ids) + request.max_tokens - n_known
         if left < n_steps:
             n_steps = left
-    while (
-        n_steps > 1 and _blocks_wanted(requests, n_steps, config.block_size) > scheduler.kv_cache.pool.num_free_blocks
-    ):
+    n_steps = _that_fit(scheduler, n_steps)
+    return Stretch(requests.copy(), _ends(executor, begin_ns, n_seqs, context, n_steps)) if n_steps > 1 else None
+
+
+def _that_fit(scheduler: Scheduler, n_steps: int) -> int:
+    """Fewer steps where the KV pool can't hold as many; halved until it can."""
+    size, n_free = scheduler.config.block_size, scheduler.pool.num_free_blocks
+    if n_free >= len(scheduler.running) * (n_steps // size + 1):  # more than any of them can want
+        return n_steps
+    while n_steps > 1 and _blocks_wanted(scheduler.running, n_steps, size) > n_free:
         n_steps //= 2
-    return Stretch(list(requests), _ends(executor, begin_ns, n_seqs, context, n_steps)) if n_steps > 1 else None
+    return n_steps
 
 
 def _blocks_wanted(requests: Sequence[Request], n_steps: int, block_size: int) -> int:
@@ -70,41 +77,38 @@ def _ends(executor: SimulatedExecutor, at_ns: int, n_seqs: int, context: int, n_
 
 def book(scheduler: Scheduler, executor: SimulatedExecutor, stretch: Stretch) -> list[TokenOutput]:
     """Do to the requests what the steps of the stretch would have done; the outputs of those that it completes."""
-    n_steps, end_ns = len(stretch.end_ns), stretch.end_ns[-1]
+    requests, n_steps, end_ns = stretch.requests, len(stretch.end_ns), stretch.end_ns[-1]
     executor.n_steps += n_steps
     executor.busy_until_ns = end_ns
-    steps_of_blocks = _block_steps(stretch.requests, n_steps, scheduler.config.block_size)
-    last: list[ScheduledRequest] = []
+    _pass_blocks(scheduler, requests, n_steps)
+    completed: list[ScheduledRequest] = []
     tokens: list[list[int]] = []
-    for request in stretch.requests:
-        n_known = len(request.token_ids)
-        answer = answer_tokens(request, n_known, n_steps)
-        if n_known + n_steps == len(request.prompt_token_ids) + request.max_tokens:
-            last.append(ScheduledRequest(request, 1, True))
-            tokens.append([answer.pop()])
-        request.token_ids += answer
-        scheduler.stats.generation_tokens += len(answer)
-    _pass_blocks(scheduler, stretch.requests, steps_of_blocks)
-    for request in stretch.requests:
+    for request in requests:
         request.num_computed_tokens = len(request.token_ids) - 1
-    return scheduler.update_from_output(SchedulerOutput(last), tokens, end_ns / 1e9) if last else []
+        if len(request.token_ids) == len(request.prompt_token_ids) + request.max_tokens:
+            # The last token is booked as a step books it, with all that follows from an end.
+            request.num_computed_tokens -= 1
+            tokens.append([request.token_ids.pop()])
+            completed.append(ScheduledRequest(request, 1, True))
+    scheduler.stats.generation_tokens += len(requests) * n_steps - len(completed)
+    return scheduler.update_from_output(SchedulerOutput(completed), tokens, end_ns / 1e9) if completed else []
 
 
-def _block_steps(requests: Sequence[Request], n_steps: int, size: int) -> list[tuple[int, int, int, int]]:
-    """When the steps would ask for a block or complete one, in their order: (step, what, place, tokens computed)."""
-    found = []
+def _pass_blocks(scheduler: Scheduler, requests: Sequence[Request], n_steps: int) -> None:
+    """Append the tokens, and ask for blocks and complete them in the order in which the steps would have."""
+    size, steps = scheduler.config.block_size, []
     for place, request in enumerate(requests):
-        computed = request.num_computed_tokens
-        for boundary in range(computed + -computed % size, computed + n_steps + 1, size):
+        known, computed = request.token_ids, request.num_computed_tokens
+        start = text_start(request, len(known))
+        known += TEXT[start : start + n_steps]
+        boundary = computed + -computed % size
+        while boundary <= computed + n_steps:
             if boundary < computed + n_steps:
-                found.append((boundary - computed, GROW, place, boundary))
+                steps.append((boundary - computed, GROW, place, boundary))
             if boundary > computed:
-                found.append((boundary - computed - 1, REGISTER, place, boundary))
-    return sorted(found)
-
-
-def _pass_blocks(scheduler: Scheduler, requests: Sequence[Request], steps: Sequence[tuple[int, int, int, int]]) -> None:
-    for _, what, place, computed in steps:
+                steps.append((boundary - computed - 1, REGISTER, place, boundary))
+            boundary += size
+    for _, what, place, computed in sorted(steps):
         request = requests[place]
         request.num_computed_tokens = computed
         if what == REGISTER:

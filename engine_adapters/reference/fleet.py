@@ -47,8 +47,9 @@ def least_loaded() -> Router:
     turns = count()
 
     def choose(request: Request, replicas: Sequence[Replica]) -> int:
-        start, n = next(turns), len(replicas)
-        return min(range(n), key=lambda i: (replicas[i].n_unfinished, (i - start) % n))
+        loads, start = [replica.n_unfinished for replica in replicas], next(turns) % len(replicas)
+        least = min(loads)
+        return loads.index(least, start) if least in loads[start:] else loads.index(least)
 
     return choose
 

@@ -48,11 +48,10 @@ class Job:
 
     def add(self, at_ns: int, n_tokens: int) -> None:
         """Book the tokens of one step."""
-        if n_tokens != 1 and not self.counts:
-            self.counts = array("i", [1]) * len(self.token_at_ns)
-        self.token_at_ns.append(at_ns)
-        if self.counts or n_tokens != 1:
+        if n_tokens != 1 or self.counts:
+            self.counts = self.counts or array("i", [1]) * len(self.token_at_ns)
             self.counts.append(n_tokens)
+        self.token_at_ns.append(at_ns)
 
 
 class Replica:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any
 
@@ -40,6 +40,9 @@ class PlannedRequest:
     prefix_group: int | None = None
     text: str | None = None  # a data set's own prompt; None: the text is rendered from the content stream
     repeat: bool = False
+
+
+_ROW = tuple(field.name for field in fields(PlannedRequest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def schedule_rows(schedule: PointSchedule) -> Iterator[dict[str, Any]]:
     """The requests as JSON objects, for schedule.jsonl and `--dry-run`; `text` only for a data set's prompts."""
     for request in schedule.requests:
         row = {"point": schedule.point, "rate_rps": schedule.rate_rps, "concurrency": schedule.concurrency}
-        row |= asdict(request) | {"at_s": round(request.at_s, 9)}
+        row |= {name: getattr(request, name) for name in _ROW} | {"at_s": round(request.at_s, 9)}
         if row["text"] is None:
             del row["text"]
         yield row

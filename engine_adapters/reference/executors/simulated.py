@@ -188,9 +188,10 @@ class SimulatedExecutor:
             yield computed, n_tokens, 1 + n_drafts if item.samples else 0
 
     def _sample(self, item: ScheduledRequest) -> list[int]:
-        request = item.request
-        n = 1 + self._accepted(len(item.draft_token_ids))
-        return answer_tokens(request, len(request.token_ids), n)
+        start = text_start(item.request, len(item.request.token_ids))
+        if not item.draft_token_ids:
+            return [TEXT[start]]
+        return TEXT[start : start + 1 + self._accepted(len(item.draft_token_ids))]
 
     def _accepted(self, n_drafts: int) -> int:
         """How many drafts hold: each does with the same chance while those before it did."""
@@ -213,5 +214,11 @@ def drafter(speculation: Speculation) -> Drafter:
 
 def answer_tokens(request: Request, position: int, n: int) -> list[int]:
     """`n` tokens of a request's answer, the first at `position` of prompt and answer together."""
-    start = (position + 7 * request.prompt_token_ids[-1] + 61 * request.prompt_token_ids[0]) % TEXT_LENGTH
+    start = text_start(request, position)
     return TEXT[start : start + n]
+
+
+def text_start(request: Request, position: int) -> int:
+    """Where in the text the token at `position` of prompt and answer stands; at least TEXT_LENGTH more follow it."""
+    prompt = request.prompt_token_ids
+    return (position + 7 * prompt[-1] + 61 * prompt[0]) % TEXT_LENGTH

@@ -57,8 +57,8 @@ class Job:
 class Replica:
     """An engine that is told the time: `wake` at `wake_at_ns`, and `submit` or `abort` at any instant before it.
 
-    skip: steps that do nothing but decode the same requests are computed together, up to the first end among them or
-    the first arrival; every instant and token is the same as step by step.
+    skip: steps that only decode are computed together, up to the first arrival or the first whose outcome is open;
+    every instant and token is the same as step by step.
     """
 
     def __init__(self, core: EngineCore, executor: SimulatedExecutor, clock: VirtualClock, skip: bool = True) -> None:
@@ -71,7 +71,8 @@ class Replica:
         self._jobs: dict[str, Job] = {}
         self._inbox: deque[Request | str] = deque()  # a string is the id of a request to abort
         self._outputs: list[TokenOutput] = []  # of the step that ends at wake_at_ns
-        self._stretch: Stretch | None = None  # or of the steps that do
+        self._stretch: Stretch | None = None  # or the steps that are under way
+        self._n_ended = 0  # of the requests that the stretch completes
 
     @property
     def n_unfinished(self) -> int:
@@ -93,11 +94,19 @@ class Replica:
             self._interrupt(at_ns)
 
     def wake(self) -> list[Job]:
-        """Book what ends now and begin the next step; the jobs that have ended."""
+        """Book what ends now and begin what comes next; the jobs that have ended."""
         at_ns = self.wake_at_ns
         assert at_ns is not None
-        ended = self._book(at_ns)
-        self.wake_at_ns = None
+        self._clock.sleep_until_ns(at_ns)
+        if self._stretch is not None:
+            ended = self._ended_in(self._stretch, at_ns)
+            if at_ns < self._stretch.end_ns[-1]:
+                self.wake_at_ns = self._next_end_ns(self._stretch)
+                return ended
+            self._book_stretch(self._stretch)
+        else:
+            ended = self._book_step(at_ns)
+        self.wake_at_ns = self._stretch = None
         self._begin(at_ns)
         return ended
 
@@ -106,9 +115,8 @@ class Replica:
         if self.wake_at_ns is None:
             self._begin(at_ns)
         elif self._stretch is not None:
-            n_steps = bisect_right(self._stretch.end_ns, at_ns) + 1
-            self._stretch.cut(n_steps)
-            self.wake_at_ns = self._stretch.end_ns[-1]
+            self._stretch.cut(bisect_right(self._stretch.end_ns, at_ns) + 1)
+            self.wake_at_ns = self._next_end_ns(self._stretch)
 
     def _begin(self, at_ns: int) -> None:
         scheduler = self.core.scheduler
@@ -117,32 +125,59 @@ class Replica:
         if not scheduler.has_work:
             return
         self._stretch = foresee(scheduler, self.executor, at_ns) if self._skip else None
-        if self._stretch is not None:
-            self.wake_at_ns = self._stretch.end_ns[-1]
+        if self._stretch is not None and self._stretch.end_ns:
+            self.wake_at_ns = self._next_end_ns(self._stretch)
             return
+        self._stretch = None
         self._outputs = self.core.step()
         if self.core.health.error:
             raise RuntimeError(f"the simulated executor failed: {self.core.health.error}")
         self.n_steps += 1
         self.wake_at_ns = self._clock.at_ns
 
-    def _book(self, at_ns: int) -> list[Job]:
-        if self._stretch is not None:
-            self.n_steps += len(self._stretch.end_ns)
-            self._clock.sleep_until_ns(at_ns)
-            self._outputs = book(self.core.scheduler, self.executor, self._stretch)
-            for request in self._stretch.requests:
-                if (job := self._jobs.get(request.request_id)) is not None:
-                    job.token_at_ns.extend(self._stretch.end_ns)
-            self._stretch = None
-        else:
-            for output in self._outputs:
-                if output.token_ids and (job := self._jobs.get(output.request.request_id)) is not None:
-                    job.add(at_ns, len(output.token_ids))
-        ended = [o.request.request_id for o in self._outputs if o.finish_reason is not None]
+    def _next_end_ns(self, stretch: Stretch) -> int:
+        """When the next request of the stretch is complete, or else the stretch."""
+        if self._n_ended < len(stretch.ends):
+            return stretch.end_ns[stretch.ends[self._n_ended][0]]
+        return stretch.end_ns[-1]
+
+    def _ended_in(self, stretch: Stretch, at_ns: int) -> list[Job]:
+        """The jobs whose requests the stretch completes by now."""
+        ended = []
+        while self._n_ended < len(stretch.ends):
+            step, request = stretch.ends[self._n_ended]
+            if stretch.end_ns[step] > at_ns:
+                break
+            self._n_ended += 1
+            if (job := self._finished(request.request_id)) is not None:
+                job.token_at_ns.extend(stretch.end_ns[: step + 1])
+                ended.append(job)
+        return ended
+
+    def _book_stretch(self, stretch: Stretch) -> None:
+        self.n_steps += len(stretch.end_ns)
+        self._n_ended = 0
+        book(self.core.scheduler, self.executor, stretch)
+        for request in self.core.scheduler.running:
+            if (job := self._jobs.get(request.request_id)) is not None:
+                job.token_at_ns.extend(stretch.end_ns)
+
+    def _book_step(self, at_ns: int) -> list[Job]:
+        ended = []
+        for output in self._outputs:
+            request_id = output.request.request_id
+            job = self._jobs.get(request_id)
+            if job is not None and output.token_ids:
+                job.add(at_ns, len(output.token_ids))
+            if output.finish_reason is not None and (job := self._finished(request_id)) is not None:
+                ended.append(job)
         self._outputs = []
-        self.executor.received.difference_update(ended)
-        return [job for name in ended if (job := self._jobs.pop(name, None)) is not None]
+        return ended
+
+    def _finished(self, request_id: str) -> Job | None:
+        """Forget a request that has ended; its job, unless it was given up."""
+        self.executor.received.discard(request_id)
+        return self._jobs.pop(request_id, None)
 
     def _empty_inbox(self) -> None:
         while self._inbox:

@@ -220,5 +220,4 @@ def answer_tokens(request: Request, position: int, n: int) -> list[int]:
 
 def text_start(request: Request, position: int) -> int:
     """Where in the text the token at `position` of prompt and answer stands; at least TEXT_LENGTH more follow it."""
-    prompt = request.prompt_token_ids
-    return (position + 7 * prompt[-1] + 61 * prompt[0]) % TEXT_LENGTH
+    return (position + 61 * len(request.prompt_token_ids)) % TEXT_LENGTH

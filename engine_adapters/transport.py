@@ -20,6 +20,7 @@ from engine_adapters.connection import OnRead, Refusal, WireError
 from engine_adapters.network import Network, without_credentials
 from engine_adapters.retry_after import advised_wait_s
 from engine_adapters.sockets import kernel_stamps
+from engine_adapters.stream import error_sentence
 from engine_adapters.wire import Wire
 
 # An idle connection is dropped before servers drop it (uvicorn, and with it vLLM and SGLang, after 5 s), so that
@@ -197,11 +198,11 @@ class HttpClient:
                 else:
                     await self._push(path, body, request_id, outcome, on_read)
         except TimeoutError:
-            fail(outcome, "total_timeout", f"not finished after {self.timeouts.total_s:g} s")
+            outcome.fail("total_timeout", f"not finished after {self.timeouts.total_s:g} s")
         except WireError as error:
-            fail(outcome, error.error_class, describe(error))
+            outcome.fail(error.error_class, describe(error))
         except httpx.HTTPError as error:
-            fail(outcome, classify(error), describe(error))
+            outcome.fail(classify(error), describe(error))
         finally:
             if outcome.stream_end_at_ns is None:
                 outcome.stream_end_at_ns = monotonic_ns()
@@ -294,7 +295,7 @@ class HttpClient:
         outcome.advised_wait_s = advised_wait_s(refusal.advice, time())
         rejected = status == 429 or (status == 503 and outcome.advised_wait_s is not None)
         text = refusal.body.decode("utf-8", "replace")
-        fail(outcome, "rejected" if rejected else "http_status", f"HTTP {status}: {error_message(text)}")
+        outcome.fail("rejected" if rejected else "http_status", f"HTTP {status}: {error_message(text)}")
 
 
 @dataclass
@@ -318,14 +319,6 @@ def stamping(outcome: StreamOutcome) -> Callable[[str, Any], Awaitable[None]]:
             outcome.sent_at_ns = now_ns
 
     return trace
-
-
-def fail(outcome: StreamOutcome, error_class: ErrorClass, message: str) -> None:
-    """Record the first fault of a request; later ones are its consequences."""
-    if outcome.error_class is None:
-        outcome.error_class = error_class
-        # A server's text may hold control characters, which no terminal and no page should get.
-        outcome.error = "".join(c if c.isprintable() else " " for c in message)
 
 
 def classify(error: httpx.HTTPError) -> ErrorClass:
@@ -372,12 +365,8 @@ def describe(error: Exception) -> str:
 
 
 def error_message(text: str) -> str:
-    """The sentence in an error body: OpenAI's `{"error": {"message"}}`, `{"message"}`, `{"detail"}` or plain text."""
+    """The sentence in an error body: JSON with a message or detail somewhere, or plain text."""
     try:
-        data = json.loads(text)
+        return error_sentence(json.loads(text))
     except ValueError:
         return " ".join(text.split())[:200]
-    error = data.get("error", data) if isinstance(data, dict) else data
-    if isinstance(error, dict):
-        error = error.get("message") or error.get("detail") or error
-    return str(error)[:200]

@@ -56,16 +56,21 @@ def one_replica(duration_s: int) -> None:
 
 
 def fleet(n_requests: int, replicas: int) -> None:
-    """Requests/s of a fleet at about half of its capacity, router by router."""
-    rate = 20 * replicas
-    duration_s = max(1, round(n_requests / rate))
-    print(f"\n{replicas} replicas, chat at {rate} req/s, about {n_requests:,} requests")
-    print(f"{'router':>13} {'requests':>9} {'took s':>7} {'req/s':>7} {'10^6 would take':>16}")
-    for router in ("round_robin", "least_loaded", "prefix_aware"):
-        more = ("--replicas", str(replicas), "--router", router)
-        summary, took_s = bench("simulate", "chat", *MACHINE, *load(rate, duration_s, 1), *more)
-        n = sum(point["counts"]["due"] for point in summary["points"])
-        print(f"{router:>13} {n:>9,} {took_s:>7.1f} {n / took_s:>7.0f} {MILLION / n * took_s / 60:>12.1f} min")
+    """Requests/s of a fleet at a load that it bears, from the command's start to its page."""
+    print(f"\n{replicas} replicas, about {n_requests:,} requests")
+    print(f"{'workload':>12} {'router':>13} {'requests':>9} {'took s':>7} {'req/s':>7} {'10^6 would take':>16}")
+    fixed = ("--set", "workload.prompt.tokens=512", "--set", "workload.output.tokens=128")
+    for name, each_rps, shape in (("512 / 128", 24, fixed), ("chat", 16, ())):
+        for router in ("round_robin", "least_loaded", "prefix_aware"):
+            rate = each_rps * replicas
+            more = ("--replicas", str(replicas), "--router", router, *shape)
+            _, took_s = bench("simulate", "chat", *MACHINE, *load(rate, max(1, round(n_requests / rate)), 1), *more)
+            # Load goes on through the cool-down until the last measured request has ended: those were computed too.
+            n = max(1, round(n_requests / rate) + 1) * rate
+            print(
+                f"{name:>12} {router:>13} {n:>9,} {took_s:>7.1f} {n / took_s:>7.0f} "
+                f"{MILLION / n * took_s / 60:>12.1f} min"
+            )
     print(f"peak memory {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20:.2f} GiB")
 
 

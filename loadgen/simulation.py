@@ -13,6 +13,7 @@ import selectors
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count
 from time import sleep, time
 from typing import Any, Protocol
@@ -195,11 +196,17 @@ def _fill(outcome: StreamOutcome, answer: VirtualAnswer, n_prompt: int, n_output
     outcome.http_status, outcome.finish_reason = 200, "length"
     outcome.headers_at_ns = outcome.first_token_at_ns = outcome.first_answer_at_ns = at_ns[0]
     outcome.last_token_at_ns = outcome.stream_end_at_ns = at_ns[-1]
-    outcome.read_at_ns, outcome.read_bytes = at_ns, array("i", bytes(4 * len(at_ns)))
-    outcome.read_events = array("i", [1]) * len(at_ns)
+    outcome.read_at_ns = at_ns
+    outcome.read_events, outcome.read_bytes = _equal(1, len(at_ns)), _equal(0, len(at_ns))
     outcome.read_tokens = answer.counts
     outcome.n_token_events = len(at_ns)
     outcome.prompt_tokens, outcome.cached_tokens, outcome.completion_tokens = n_prompt, answer.cached_tokens, n_output
+
+
+@lru_cache(maxsize=4096)
+def _equal(value: int, n: int) -> array[int]:
+    """`n` equal values, one array for all answers of that length: nobody changes them."""
+    return array("i", [value]) * n
 
 
 def bodies(plan: PointSchedule) -> list[bytes]:

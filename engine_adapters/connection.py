@@ -149,6 +149,8 @@ class Connection:
         if self._exchange is None:  # a server that speaks unasked, such as a 408 before it closes
             self.abort()
             return
+        if instant_ns < self._active_at_ns:  # a stamp from before a step of the wall clock
+            instant_ns = self._active_at_ns
         self._active_at_ns = instant_ns
         held = self._held
         held.append((instant_ns, lag_ns, data))
@@ -234,11 +236,16 @@ class Connection:
         error: Exception | None = None
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as fault:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
             error = WireError("protocol", f"the answer is not HTTP/1.1: {fault}")
         pieces = self._pieces
-        if self._complete:
+        if self._complete:  # what comes behind an answer is no part of it, but spoils the connection
             del pieces[self._n_pieces :]
+            self._reusable = self._reusable and error is None
+            error = None
+        if pieces and self._push is None:
+            error = WireError("protocol", "the answer has a body before a status")
+            pieces.clear()
         if pieces:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()

@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import sys
+from functools import cache
 from time import monotonic_ns, time_ns
 from typing import Protocol, cast
 
@@ -61,9 +62,17 @@ class Link(Protocol):
         ...
 
 
+@cache
 def kernel_stamps() -> bool:
-    """Whether this system stamps received bytes in a way that is known here: Linux on 64 bits."""
-    return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and sys.maxsize > 2**32
+    """Whether this system stamps received bytes in a way that is known here: Linux on 64 bits, where it is allowed."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64") or sys.maxsize < 2**32:
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+        try:
+            ask_for_stamps(trial)
+        except OSError:  # a sandbox may refuse it
+            return False
+    return True
 
 
 def ask_for_stamps(sock: socket.socket) -> None:
@@ -136,13 +145,16 @@ class StampedSockets:
     def _read_ready(self) -> bool:
         """Read what is ready, for a turn at most; whether more was left."""
         until_ns = monotonic_ns() + TURN_NS
+        offset_ns = self._clock.offset_ns()
         while True:
             ready = self._epoll.poll(0, READS_A_LOOK)
-            offset_ns = self._clock.offset_ns()
             for fd, mask in ready:
                 link = self._links.get(fd)
                 if link is not None:  # else closed by what a link before it in this turn led to
-                    link.ready(mask, offset_ns)
+                    try:
+                        link.ready(mask, offset_ns)
+                    except Exception as error:  # one answer's, which must not end the reading of all others
+                        link.lose(error)
             self._n_reads += len(ready)
             if len(ready) < READS_A_LOOK:
                 return False
@@ -198,7 +210,7 @@ class StampedLink:
         except BlockingIOError:
             n_sent = 0
         except OSError as error:
-            self._lose(error)
+            self.lose(error)
             return
         if n_sent < len(payload):
             self._unsent = payload[n_sent:]
@@ -206,7 +218,7 @@ class StampedLink:
 
     def abort(self) -> None:
         """See `Link.abort`."""
-        self._lose(None)
+        self.lose(None)
 
     def ready(self, mask: int, offset_ns: int | None) -> None:
         """One read, and what waits to be written. `offset_ns` takes stamps to monotonic time; None: believe none."""
@@ -219,11 +231,11 @@ class StampedLink:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lose(error)
+            self.lose(error)
             return
         now_ns = monotonic_ns()
         if not n_bytes:
-            self._lose(None)
+            self.lose(None)
             return
         instant_ns, lag_ns = now_ns, -1
         if ancillary and offset_ns is not None:
@@ -239,7 +251,7 @@ class StampedLink:
         if self.usable and not self._unsent:
             self._sockets.watch_for_room(self._sock, False)
 
-    def _lose(self, error: Exception | None) -> None:
+    def lose(self, error: Exception | None) -> None:
         """Close now and tell in the next turn, so that whoever writes or reads is not called while it does."""
         if self.usable:
             self.usable = False

@@ -221,7 +221,7 @@ class StreamReader:
     def _end_ns(self) -> int:
         """When the last bytes came, which is not when the connection was closed."""
         outcome = self.outcome
-        return self._last_read_ns or outcome.stream_end_at_ns or outcome.last_token_at_ns or 0
+        return max(self._last_read_ns or outcome.stream_end_at_ns or 0, outcome.last_token_at_ns or 0)
 
     def _judge(self, answer: Answer) -> None:
         outcome = self.outcome

@@ -131,3 +131,39 @@ def test_what_is_held_is_bounded_and_belongs_to_a_request_that_is_given_up() -> 
         return before, len(seen)
 
     assert asyncio.run(main()) == (HELD_READS, HELD_READS + 3)
+
+
+@pytest.mark.parametrize("behind", [b"garbage", b"HTTP/1.1 200 OK\r\n", b"\r\n\r\nxx"])
+@pytest.mark.parametrize("how", ["chunked", "length"])
+def test_a_complete_answer_is_complete_whatever_stands_behind_it(how: str, behind: bytes) -> None:
+    reads, outcome, _ = asyncio.run(carry(framed(how, [b"hello"]) + behind, []))
+    assert b"".join(piece for _, piece in reads) == b"hello"
+    assert outcome.http_status == 200
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nhello",
+        b"HTTP/1.1 099 Odd\r\ncontent-length: 5\r\n\r\nhello",
+    ],
+)
+def test_an_answer_that_is_none_is_a_fault_of_its_request(answer: bytes) -> None:
+    with pytest.raises(WireError) as caught:
+        asyncio.run(carry(answer, []))
+    assert caught.value.error_class in ("protocol", "disconnected")
+
+
+def test_instants_never_run_backwards() -> None:
+    async def main() -> list[int]:
+        seen: list[int] = []
+        connection, outcome = Connection(wire_to(0)), StreamOutcome()
+        connection.link = FakeLink()
+        connection.send(REQUEST, Exchange(outcome, lambda at_ns, _: seen.append(at_ns), asyncio.Future()))
+        sent_ns = outcome.sent_at_ns or 0
+        connection.received(sent_ns - 10**10, 5, OK + b"content-length: 3\r\n\r\na")  # the wall clock was set meanwhile
+        connection.received(sent_ns + 7, 5, b"b")
+        connection.received(sent_ns + 6, 5, b"c")
+        return [at_ns - sent_ns for at_ns in seen]
+
+    assert asyncio.run(main()) == [0, 7, 7]

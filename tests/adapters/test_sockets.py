@@ -237,6 +237,54 @@ def test_a_client_can_be_told_to_stamp_when_it_reads(wanted: bool) -> None:
     assert outcome.reads_kernel_stamped == int(wanted)
 
 
+@needs_stamps
+def test_one_answer_that_breaks_its_reader_ends_the_reading_of_no_other(
+    loop_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = sockets.StampedLink.ready
+    broken: list[sockets.StampedLink] = []
+
+    def breaking(self: sockets.StampedLink, mask: int, offset_ns: int | None) -> None:
+        broken[:] = broken or [self]
+        if self is broken[0]:
+            raise KeyError("ours")
+        ready(self, mask, offset_ns)
+
+    monkeypatch.setattr(sockets.StampedLink, "ready", breaking)
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await take_request(reader)
+        writer.write(HEAD)
+        for _ in range(40):
+            await asyncio.sleep(0.002)
+            writer.write(EVENT)
+        writer.write(b"0\r\n\r\n")
+        await reader.read()
+
+    async def main() -> list[str | None]:
+        async with serving(handler) as port:
+            wire = wire_to(port)
+            asking = (wire.request(REQUEST, StreamOutcome(), lambda *_: None) for _ in range(40))
+            results = await asyncio.gather(*asking, return_exceptions=True)
+            await wire.close()
+            return [str(result) for result in results if isinstance(result, BaseException)]
+
+    assert len(loop_of(main)) == 1
+
+
+def test_where_the_kernel_refuses_to_stamp_reads_are_stamped_when_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(_: socket.socket) -> None:
+        raise OSError(92, "Protocol not available")
+
+    monkeypatch.setattr(sockets, "ask_for_stamps", refusing)
+    sockets.kernel_stamps.cache_clear()
+    try:
+        assert not sockets.kernel_stamps()
+    finally:
+        monkeypatch.undo()
+        sockets.kernel_stamps.cache_clear()
+
+
 def test_connections_are_opened_before_they_are_needed(run: Callable[..., Any]) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

@@ -101,6 +101,7 @@ def test_the_generators_own_counts_are_judged(changes: dict[str, Any], name: str
         (0, 0, "pass", "no receive stamps"),
         (3, 1, "warn", "50.0%"),
         (6, 30, "warn", "30.00 ms (p50)"),
+        (6, 260, "invalid", "260.00 ms (p90)"),
     ],
 )
 def test_the_source_of_the_instants_is_told_and_not_mixed(stamped: int, lag_ms: int, expected: str, said: str) -> None:

@@ -58,6 +58,7 @@ def carry_out(job: Job) -> dict[str, Any]:
     gc.set_threshold(100_000, 50, 100)
     with users_problems():
         anyio.run(_carry_out, job, backend_options={"use_uvloop": uvloop_is_there()})
+        gc.collect()  # what the run left, before its records are read back
         return summarize_folder(job.folder)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
+A_YEAR_S = 365 * 86400.0  # nobody means more, and sums with it stay finite
+
 
 def advised_wait_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """Seconds to wait by `retry-after` (RFC 9110, 10.2.3: whole seconds, or a date), never below 0; None without it.
@@ -14,7 +16,7 @@ def advised_wait_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.replace(".", "", 1).isdigit():
-        return float(text)
+        return min(float(text), A_YEAR_S)
     due_s = _epoch_s(text)
     if due_s is None:
         return None

@@ -63,11 +63,15 @@ class Answer:
 
     def end(self, reason: Any) -> None:
         """A choice has ended, and why; a missing reason ends nothing."""
+        told = reason
         if isinstance(reason, dict):
             reason = reason.get("type")
         if reason:
             self.outcome.finish_reason = str(reason)
             self.n_finished += 1
+        if reason in BROKEN_OFF:
+            said = f": {error_sentence(told)}" if isinstance(told, dict) and told.get("message") else ""
+            self.outcome.fail("stream_error", f"the server broke the answer off (finish reason '{reason}'){said}")
 
     def count(self, prompt: Any = None, completion: Any = None, cached: Any = None, reasoning: Any = None) -> None:
         """The server's counts. Zeros of tokens are not believed: some proxies put them into every event."""
@@ -107,6 +111,8 @@ class Answer:
         return None
 
 
+BROKEN_OFF = ("error", "abort")
+CONNECTION_FAULTS = ("read_timeout", "total_timeout", "disconnected")
 Take = Callable[[Answer, bytes], None]
 CountTokens = Callable[[str], int]
 
@@ -174,6 +180,10 @@ class StreamReader:
     def finish(self) -> None:
         """Decide how the answer ended; called once, also after a transport fault."""
         outcome, answer = self.outcome, self._answer
+        if outcome.error_class in CONNECTION_FAULTS and (answer.done or answer.n_finished >= answer.n_choices):
+            # What happens to the connection once the answer is complete is no fault of the answer.
+            outcome.error_class = outcome.error = None
+            outcome.stream_end_at_ns = max(self._last_read_ns or 0, outcome.last_token_at_ns or 0) or None
         if outcome.error_class is None:
             rest = [payload for payload in self._parser.finish() if not self._is_cut(payload)]
             self._feed = lambda chunk: rest

@@ -107,6 +107,10 @@ def base_url(url: str) -> str:
     from loadgen.commands.credentials import clean_url, has_credentials
 
     parts = urlsplit(url)
+    try:
+        parts.port  # noqa: B018  # raises for what is no port
+    except ValueError:
+        raise UsageProblem(f"--url {clean_url(url)}: a port is a number up to 65535") from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UsageProblem(f"--url {clean_url(url)}: a URL looks like http://host:8000")
     if has_credentials(url):

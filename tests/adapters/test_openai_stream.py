@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from engine_adapters.base import StreamOutcome
+import pytest
+
+from engine_adapters.base import ErrorClass, StreamOutcome
 from engine_adapters.dialect import make_reader
 from engine_adapters.openai import CHAT
 
@@ -252,3 +254,33 @@ def test_local_counting_covers_text_reasoning_and_tool_calls_and_yields_to_usage
     assert (silent.output_tokens, silent.output_tokens_source) == (6, "tokenizer")
     told = counted(thought, said, chunk(usage={"completion_tokens": 8}), DONE)
     assert (told.output_tokens, told.output_tokens_source, told.local_tokens) == (8, "usage", 6)
+
+
+@pytest.mark.parametrize("fault", ["read_timeout", "total_timeout", "disconnected"])
+@pytest.mark.parametrize("end", [chunk({}, "stop") + DONE, chunk({}, "stop"), DONE])
+def test_what_happens_after_a_complete_answer_is_no_fault_of_it(fault: ErrorClass, end: bytes) -> None:
+    outcome = StreamOutcome(http_status=200)
+    reader = make_reader(outcome, CHAT)
+    reader.on_read(10 * MS, chunk({"content": "a"}))
+    reader.on_read(20 * MS, end)
+    outcome.fail(fault, "timed out")
+    outcome.stream_end_at_ns = 6000 * MS
+    reader.finish()
+    assert (outcome.ok, outcome.error, outcome.output_tokens) == (True, None, 1)
+    assert (outcome.stream_end_at_ns or 0) <= 20 * MS
+
+
+def test_a_fault_before_the_end_stays_one() -> None:
+    outcome = StreamOutcome(http_status=200)
+    reader = make_reader(outcome, CHAT)
+    reader.on_read(10 * MS, chunk({"content": "a"}))
+    outcome.fail("read_timeout", "timed out")
+    reader.finish()
+    assert outcome.error_class == "read_timeout"
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+def test_an_answer_that_the_server_broke_off_is_no_success(reason: str) -> None:
+    outcome = read((10, chunk({"content": "a"})), (20, chunk({}, reason) + DONE))
+    assert outcome.error_class == "stream_error"
+    assert reason in (outcome.error or "")

@@ -28,3 +28,9 @@ DATE = "Wed, 21 Oct 2015 07:28:30 GMT"
 )
 def test_the_advice_is_read(headers: dict[str, str], wait_s: float | None) -> None:
     assert advised_wait_s(headers, NOON_S) == wait_s
+
+
+def test_an_advice_of_400_digits_is_a_finite_time() -> None:
+    wait_s = advised_wait_s({"retry-after": "9" * 400}, 0.0)
+    assert wait_s is not None
+    assert wait_s < 1e9

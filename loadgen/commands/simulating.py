@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -93,10 +94,15 @@ def fleet_of(scenario: Scenario, options: Mapping[str, Any]) -> FleetConfig:
 
 def simulate(simulation: Simulation) -> dict[str, Any]:
     """Make the run and return its summary, which is also in the folder. Blocks, for far less than the run's time."""
-    world = World(Fleet(simulation.fleet))
     with users_problems():
-        anyio.run(_simulate, simulation, world, backend_options={"loop_factory": loop_factory(world)})
+        _drive(simulation)
+        gc.collect()  # the run's records and caches, before all records are read again
         return summarize_folder(simulation.folder)
+
+
+def _drive(simulation: Simulation) -> None:
+    world = World(Fleet(simulation.fleet))
+    anyio.run(_simulate, simulation, world, backend_options={"loop_factory": loop_factory(world)})
 
 
 async def _simulate(simulation: Simulation, world: World) -> None:

@@ -144,11 +144,12 @@ def test_a_429_is_waited_out_when_the_scenario_says_so_and_the_wait_is_on_record
     assert sum(row["n_attempts"] for row in rows) == 5 + 1
     assert {row["status"] for row in rows} == {"ok"}
     [row] = [row for row in rows if row["n_attempts"] == 2]
-    assert seconds(row, "last_token_at_ns", "intended_at_ns") >= 1.1
-    assert 0.1 <= seconds(row, "last_token_at_ns", "sent_at_ns") < 1.0
+    from_sent = seconds(row, "last_token_at_ns", "sent_at_ns")
+    assert from_sent >= 0.1
+    assert seconds(row, "last_token_at_ns", "intended_at_ns") >= from_sent + 1.0  # the advised wait
     found = point(tmp_path / "r")["rejections"]
     assert (found["requests"], found["rejections"], found["on_time_again"], found["advised_s"]) == (1, 1, 0, 1.0)
-    assert 1.0 <= found["needed_s"] < 2.0
+    assert found["needed_s"] >= 1.0
     assert "a rejected request waits as advised" in (tmp_path / "r" / "report.html").read_text()
 
 

@@ -49,7 +49,7 @@ def test_a_hundred_and_fifty_at_once_are_a_hundred_and_fifty_at_the_server(tmp_p
     assert script.peak_in_flight == 150
     waits_s = [seconds(row, "first_token_at_ns", "sent_at_ns") for row in records(tmp_path / "r")]
     assert len(waits_s) == 150
-    assert min(waits_s) >= 1.0
+    assert min(waits_s) >= 0.99
 
 
 def test_a_proxy_of_the_environment_does_not_stand_before_this_machine(
@@ -146,10 +146,10 @@ def test_a_429_is_waited_out_when_the_scenario_says_so_and_the_wait_is_on_record
     [row] = [row for row in rows if row["n_attempts"] == 2]
     from_sent = seconds(row, "last_token_at_ns", "sent_at_ns")
     assert from_sent >= 0.1
-    assert seconds(row, "last_token_at_ns", "intended_at_ns") >= from_sent + 1.0  # the advised wait
+    assert seconds(row, "last_token_at_ns", "intended_at_ns") >= from_sent + 0.99  # the advised wait
     found = point(tmp_path / "r")["rejections"]
     assert (found["requests"], found["rejections"], found["on_time_again"], found["advised_s"]) == (1, 1, 0, 1.0)
-    assert found["needed_s"] >= 1.0
+    assert found["needed_s"] >= 0.99  # the two ends are stamped by different hands
     assert "a rejected request waits as advised" in (tmp_path / "r" / "report.html").read_text()
 
 

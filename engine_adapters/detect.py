@@ -74,7 +74,8 @@ async def vllm(client: HttpClient, owner: str) -> Facts:
 
 async def sglang(client: HttpClient, owner: str) -> Facts:
     """SGLang tells all its flags; those that shape a measurement are kept."""
-    info = await data_at(client, "/get_server_info", "/server_info")
+    model_info = await data_at(client, "/get_model_info", "/model_info")
+    info = model_info | await data_at(client, "/get_server_info", "/server_info")
     model = info.get("served_model_name") or info.get("model_path")
     flags = {name: info[name] for name in SGLANG_FLAGS if info.get(name) is not None}
     limit = info.get("max_running_requests")

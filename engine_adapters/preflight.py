@@ -13,6 +13,7 @@ from engine_adapters.dialect import Asking, Dialect, DialectAdapter
 from engine_adapters.stream import CountTokens
 from engine_adapters.transport import HttpClient, Reply
 
+# These list their models as OpenAI does; where the OpenAI route that was wanted is missing, they are tried in turn.
 LISTS_MODELS = (*OPENAI_APIS, "openai-responses", "anthropic", "sglang", "llama-cpp", "embeddings", "rerank")
 NO_LIST = "the server has no list at /v1/models, so its model name could not be checked"
 
@@ -55,7 +56,19 @@ async def preflight(
     found = await find_server(client, API_ALIASES.get(api, api), api_is_fixed)
     dialect = find_dialect(found.api, asking.template)
     chosen, model_notes = choose_model(found.names, model, client.base_url, dialect.needs_model)
-    adapter, outcome, taken = await first_answer(client, dialect, replace(asking, model=chosen), count_tokens)
+    asking, detected = replace(asking, model=chosen), list[str]()
+    try:
+        adapter, outcome, taken = await first_answer(client, dialect, asking, count_tokens)
+    except NoRoute:
+        if api_is_fixed or found.api not in OPENAI_APIS or asking.path:
+            raise
+        other = await other_answer(client, found.api, asking, count_tokens)
+        if other is None:
+            raise
+        adapter, outcome, taken = other
+        found = replace(found, api=adapter.dialect.name)
+        detected.append(f"the server has no {dialect.path}: {found.api} is used (--api chooses another)")
+        dialect = adapter.dialect
     return adapter, Endpoint(
         url=client.base_url,
         model=chosen or found.api,
@@ -64,7 +77,7 @@ async def preflight(
         max_model_len=found.facts.max_model_len,
         send_ignore_eos=adapter.fixes_length,
         reports_usage=outcome.prompt_tokens is not None,
-        notes=(*found.notes, *model_notes, *taken, *answer_notes(adapter, outcome)),
+        notes=(*found.notes, *detected, *model_notes, *taken, *answer_notes(adapter, outcome)),
         path=adapter.path,
         max_tokens_field=adapter.asking.max_tokens_field or dialect.max_tokens_field,
         slots=found.facts.slots,
@@ -149,9 +162,28 @@ async def first_answer(
             return adapter, outcome, notes
         adjusted = adjust(asking, dialect, outcome) if outcome.http_status in (400, 422) else None
         if adjusted is None:
-            raise PreflightError(refusal(client.base_url, adapter.path, asking.model, outcome))
+            missing = outcome.http_status in (404, 405) and not names_model(outcome, asking.model)
+            kind = NoRoute if missing else PreflightError
+            raise kind(refusal(client.base_url, adapter.path, asking.model, outcome))
         asking, note = adjusted
         notes.append(note)
+
+
+class NoRoute(PreflightError):
+    """The server has no such path, or not for this model."""
+
+
+async def other_answer(
+    client: HttpClient, api: str, asking: Asking, count_tokens: CountTokens | None
+) -> tuple[DialectAdapter, StreamOutcome, list[str]] | None:
+    """The first answer by another API, as `first_answer` gives it; None when the server has none of them."""
+    for name in LISTS_MODELS:
+        if name != api:
+            try:
+                return await first_answer(client, find_dialect(name), asking, count_tokens)
+            except PreflightError:
+                continue
+    return None
 
 
 def adjust(asking: Asking, dialect: Dialect, outcome: StreamOutcome) -> tuple[Asking, str] | None:
@@ -178,11 +210,16 @@ async def ask(adapter: DialectAdapter, prompt: str, max_tokens: int) -> StreamOu
     return outcome
 
 
+def names_model(outcome: StreamOutcome, model: str) -> bool:
+    """Whether the refusal is about the model: the route is there."""
+    return bool(model) and model.lower() in (outcome.error or "").lower()
+
+
 def refusal(url: str, path: str, model: str, outcome: StreamOutcome) -> str:
     """Why the first request failed, for the user."""
     if outcome.http_status in (401, 403):
         return key_refused(url, outcome.http_status)
-    if outcome.http_status == 404 and model and model.lower() in (outcome.error or "").lower():
+    if outcome.http_status == 404 and names_model(outcome, model):
         return f"{url} does not serve the model '{model}' ({outcome.error}); see {url}/v1/models"
     if outcome.http_status in (404, 405):
         return f"{url} has no {path} ({outcome.error}); try another API with --api"
@@ -202,7 +239,9 @@ def answer_notes(adapter: DialectAdapter, outcome: StreamOutcome) -> list[str]:
     if adapter.dialect.generates and not adapter.fixes_length:
         why = "refuses" if adapter.dialect.length_fields else "has nothing like"
         notes.append(f"the server {why} ignore_eos: answers may end before their asked length")
-    if outcome.prompt_tokens is None:
+    if outcome.prompt_tokens is None and outcome.completion_tokens is not None:
+        notes.append("the server does not count prompts: their lengths are estimates")
+    elif outcome.prompt_tokens is None and adapter.dialect.generates:
         source = {"tokenizer": "the local tokenizer", "event_counts": "ids in its events"}.get(
             outcome.output_tokens_source or "", "events"
         )

@@ -38,6 +38,15 @@ def request_headers(options: Mapping[str, Any]) -> dict[str, str]:
     return result
 
 
+def filled(value: Any, place: str) -> Any:
+    """A JSON value in which every text that is `$VARIABLE` alone is replaced; for bodies, whose files keep the name."""
+    if isinstance(value, str) and (found := VARIABLE.fullmatch(value)):
+        return _from_environment(found[1] or found[2], place)
+    if isinstance(value, list):
+        return [filled(item, place) for item in value]
+    return {name: filled(item, place) for name, item in value.items()} if isinstance(value, dict) else value
+
+
 def keep_proxy_secret() -> None:
     """Hide the user and password of the environment's proxies."""
     for proxy in getproxies().values():
@@ -91,6 +100,8 @@ def _from_file(path: Path, place: str) -> str:
         value = path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
         raise UsageProblem(f"{place} {path}: the file is not UTF-8 text") from None
+    except FileNotFoundError:  # perhaps a key that was typed in place of a name: it is not repeated
+        raise UsageProblem(f"{place}: there is no such file") from None
     except OSError as error:
         raise UsageProblem(f"{place} {path}: {error.strerror}") from None
     if not value:

@@ -13,6 +13,7 @@ from loadgen.commands.common import UsageProblem, ask_options, located, reach_op
 @click.option("--client", is_flag=True, help="Find what this machine can offer as a client, against a mock server.")
 @click.option("--quick", is_flag=True, help="With --client: fewer and shorter loads, about 25 s.")
 @click.option("--url", metavar="URL", help="Tell which server answers there, and how its stream is read.")
+@click.option("--scenario", metavar="FILE", help="With --url: the scenario whose api, request and template to use.")
 @click.option("--model", metavar="NAME", help="With --url: the model to ask for [the one served].")
 @ask_options
 @reach_options

@@ -15,7 +15,7 @@ from engine_adapters.preflight import Endpoint, preflight
 from engine_adapters.transport import HttpClient, Timeouts
 from loadgen.commands.bundled import Bundled
 from loadgen.commands.common import UsageProblem
-from loadgen.commands.credentials import keep_proxy_secret
+from loadgen.commands.credentials import filled, keep_proxy_secret
 from loadgen.redaction import redact
 from loadgen.scenario.schema import Scenario
 
@@ -86,7 +86,7 @@ async def open_endpoint(client: HttpClient, server: Server, scenario: Scenario) 
         usage=request.usage,
         max_tokens_field=request.max_tokens_field,
         path=request.path,
-        extra=request.extra,
+        extra=filled(request.extra, "request.extra"),
         template=template_of(scenario),
     )
     return await preflight(
@@ -95,5 +95,8 @@ async def open_endpoint(client: HttpClient, server: Server, scenario: Scenario) 
 
 
 def template_of(scenario: Scenario) -> dict[str, Any] | None:
-    """The scenario's template as plain values."""
-    return scenario.template.model_dump(exclude_none=True) if scenario.template else None
+    """The scenario's template as plain values, its body with what the environment holds."""
+    if scenario.template is None:
+        return None
+    told = scenario.template.model_dump(exclude_none=True)
+    return told | {"body": filled(told["body"], "template.body")}

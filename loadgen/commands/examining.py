@@ -30,7 +30,7 @@ from loadgen.scenario.schema import Scenario
 
 PROMPT = "Count from one to one hundred in words, with a comma after each."
 N_TOKENS = 16
-SCENARIO = "chat"  # for its timeouts and the way its requests are asked
+SCENARIO = "chat"  # for its timeouts and the way its requests are asked, unless --scenario names another
 
 
 def examine_server(url: str, options: Mapping[str, Any], as_json: bool) -> None:
@@ -40,7 +40,9 @@ def examine_server(url: str, options: Mapping[str, Any], as_json: bool) -> None:
     """
     headers = request_headers(options)
     with users_problems():
-        scenario = load_scenario(SCENARIO, [f"api={options['api']}"] if options["api"] else [])
+        if options["api"] == "template" and not options["scenario"]:
+            raise UsageProblem("--api template: name the file that has the template with --scenario FILE")
+        scenario = load_scenario(options["scenario"] or SCENARIO, [f"api={options['api']}"] if options["api"] else [])
         server = named_server(base_url(url), scenario, options["model"], headers, options)
         found = anyio.run(_examine, server, scenario, backend_options={"use_uvloop": uvloop_is_there()})
     click.echo(json.dumps(redacted(scrub(as_data(found))), indent=2, allow_nan=False) if as_json else table(found))

@@ -135,6 +135,56 @@ def test_a_server_without_openai_routes_is_asked_by_its_own_api(routes: dict[str
     assert "api_key" not in endpoint.server_flags
 
 
+@pytest.mark.parametrize(
+    ("path", "answer", "api"),
+    [
+        (
+            "v1__messages",
+            b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}\n\n'
+            b'data: {"type":"message_stop"}\n\n',
+            "anthropic",
+        ),
+        (
+            "v1__responses",
+            b'data: {"type":"response.output_text.delta","delta":"a"}\n\n'
+            b'data: {"type":"response.completed","response":{"status":"completed"}}\n\n',
+            "openai-responses",
+        ),
+        (
+            "v1__completions",
+            b'data: {"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+            "openai-completions",
+        ),
+        ("v1__embeddings", b'{"data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":3}}', "embeddings"),
+        ("v1__rerank", b'{"results":[{"index":0,"relevance_score":0.5}]}', "rerank"),
+    ],
+)
+def test_a_server_with_a_model_list_and_another_api_is_asked_by_that(path: str, answer: Any, api: str) -> None:
+    server = Server(v1__models={"data": [{"id": "m", "owned_by": "x"}]}, **{path: answer})
+    adapter, endpoint = opened(server)
+    assert (adapter.dialect.name, endpoint.api, endpoint.model) == (api, api, "m")
+    assert any("the server has no /v1/chat/completions" in note for note in endpoint.notes)
+
+
+def test_a_refused_model_is_no_missing_route() -> None:
+    server = Server(
+        v1__models={"data": [{"id": "other"}]},
+        v1__chat__completions=httpx.Response(404, json={"error": {"message": "The model `mine` does not exist"}}),
+    )
+    with pytest.raises(PreflightError, match="does not serve the model 'mine'"):
+        opened(server, model="mine")
+    assert len(server.posted) == 1  # no other API was tried
+
+
+def test_what_is_counted_is_told_as_it_is() -> None:
+    rerank = Server(v1__models={"data": [{"id": "m"}]}, v1__rerank=b'{"results":[{"index":0}]}')
+    _, endpoint = opened(rerank)
+    assert not any("usage" in note for note in endpoint.notes)
+    half = ANSWER.replace(b'"prompt_tokens":3,', b"")
+    _, endpoint = opened(Server(v1__models={"data": [{"id": "m"}]}, v1__chat__completions=half))
+    assert any("does not count prompts" in note for note in endpoint.notes)
+
+
 def test_an_api_that_the_user_named_is_not_replaced() -> None:
     server = Server(api__version={"version": "0.9"}, api__tags={"models": [{"name": "m"}]})
     with pytest.raises(PreflightError, match="/v1/chat/completions"):

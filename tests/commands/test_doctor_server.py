@@ -87,6 +87,22 @@ def test_the_bundled_engine_is_understood() -> None:
     assert told["model"]["name"] == "tiny"
 
 
+def test_a_template_is_read_from_the_scenario_that_has_it(tmp_path: Path) -> None:
+    scenario = tmp_path / "mine.yaml"
+    scenario.write_text(
+        "name: mine\napi: template\n"
+        "template: {path: /v1/completions, text: 'choices[0].text',\n"
+        "  body: {model: '{model}', prompt: '{prompt}', max_tokens: '{max_tokens}', stream: true}}\n"
+        "workload: {prompt: {tokens: 8}, output: {tokens: 8}}\nload: {rates: [1]}\n"
+    )
+    with EngineProcess("tiny") as engine:
+        told = rows(doctor(engine.url, "--scenario", str(scenario), "--model", "tiny"))
+    assert told["API"].startswith("template, /v1/completions")
+    assert "16 of them with tokens" in told["events"]
+    alone = doctor("http://127.0.0.1:9", "--api", "template")
+    assert (alone.exit_code, "--scenario FILE" in alone.output) == (2, True)
+
+
 def test_errors_are_one_line_and_exit_2() -> None:
     with fake_server() as (url, script):
         script.wants_key = "k"

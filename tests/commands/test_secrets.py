@@ -87,6 +87,28 @@ def test_nothing_that_commands_print_and_write_has_a_secret(server: tuple[str, S
     assert len(script.seen) > 40
 
 
+def test_a_secret_in_the_body_comes_from_the_environment_and_only_its_name_is_recorded(
+    server: tuple[str, Script], tmp_path: Path
+) -> None:
+    url, script = server
+    script.rejects = lambda n: None
+    out = tmp_path / "out" / "run"
+    extra = "request.extra={auth: {key: $BENCH_KEY}, note: $5 each}"
+    result = invoke("run", "smoke", "--url", url, *QUICK, "--set", extra, "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert script.seen[-1]["auth"] == {"key": KEY}
+    assert script.seen[-1]["note"] == "$5 each"
+    assert "$BENCH_KEY" in (out / "manifest.json").read_text()
+    assert not leaks(result.output, folder=out)
+
+
+def test_a_key_typed_in_place_of_a_file_is_not_repeated() -> None:
+    result = invoke("run", "smoke", "--url", "http://127.0.0.1:9", "--api-key-file", KEY)
+    assert result.exit_code == 2
+    assert not leaks(result.output)
+    assert "there is no such file" in result.output
+
+
 def test_the_gate_tells_no_secret_either(
     server: tuple[str, Script], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

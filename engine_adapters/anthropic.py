@@ -26,15 +26,12 @@ class Event(msgspec.Struct, gc=False):
     stop_reason: Any = None
 
 
-decode_event = msgspec.json.Decoder(Event).decode
+DECODER = msgspec.json.Decoder(Event)
 
 
 def take(answer: Answer, payload: bytes) -> None:
     """One event; `message_start`, `ping` and the ends of blocks are no tokens."""
-    try:
-        event: Event | None = decode_event(payload)
-    except msgspec.MsgspecError:
-        event = answer.decode(payload, Event)
+    event = answer.read(payload, DECODER, Event)
     if event is None:
         return
     if event.type == "content_block_delta":

@@ -40,15 +40,12 @@ class Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-decode_event = msgspec.json.Decoder(Event).decode
+DECODER = msgspec.json.Decoder(Event)
 
 
 def opened(answer: Answer, payload: bytes) -> Event | None:
     """The event, unless it was none or an error."""
-    try:
-        event: Event | None = decode_event(payload)
-    except msgspec.MsgspecError:
-        event = answer.decode(payload, Event)
+    event = answer.read(payload, DECODER, Event)
     if event is not None and event.error:
         answer.fail(event.error)
         return None

@@ -33,15 +33,12 @@ class Event(msgspec.Struct, gc=False):
     object: Any = None
 
 
-decode_event = msgspec.json.Decoder(Event).decode
+DECODER = msgspec.json.Decoder(Event)
 
 
 def take(answer: Answer, payload: bytes) -> None:
     """One event; `...done` events repeat what the deltas said and bring nothing."""
-    try:
-        event: Event | None = decode_event(payload)
-    except msgspec.MsgspecError:
-        event = answer.decode(payload, Event)
+    event = answer.read(payload, DECODER, Event)
     if event is None:
         return
     if event.type in SPOKEN:

@@ -27,15 +27,12 @@ class Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-decode_event = msgspec.json.Decoder(Event).decode
+DECODER = msgspec.json.Decoder(Event)
 
 
 def take(answer: Answer, payload: bytes) -> None:
     """The answer: complete when it has a list that is not empty."""
-    try:
-        event: Event | None = decode_event(payload)
-    except msgspec.MsgspecError:
-        event = answer.decode(payload, Event)
+    event = answer.read(payload, DECODER, Event)
     if event is None:
         return
     if event.error:

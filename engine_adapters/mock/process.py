@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from engine_adapters.child import end_child
 from engine_adapters.mock.truth import Truth, read_truth
 
 HERE = Path(__file__).parent
@@ -174,18 +175,7 @@ class MockServer:
         return int(line)
 
     def _stop(self) -> None:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.terminate()
         try:
-            process.wait(STOP_GRACE_S)
-        except BaseException as error:  # an impatient second Ctrl-C included: it must not survive either
-            process.kill()
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
+            end_child(self._process, STOP_GRACE_S)
         finally:
-            process.stdin.close()
-            process.stdout.close()
             self._folder.cleanup()

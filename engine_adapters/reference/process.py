@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Self
 from urllib.parse import urlsplit
 
+from engine_adapters.child import end_child
 from engine_adapters.reference.config import PROCESS_ENVIRONMENT
 
 STARTUP_TIMEOUT_S = 60.0
@@ -112,20 +113,9 @@ class EngineProcess:
         return EngineStartError(f"the bundled engine {what}\n{self.stderr_tail()}".strip())
 
     def _stop(self) -> None:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.terminate()
         try:
-            process.wait(STOP_GRACE_S)
-        except BaseException as error:  # an impatient second Ctrl-C included: it must not survive either
-            process.kill()
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
+            end_child(self._process, STOP_GRACE_S)
         finally:
-            process.stdin.close()
-            process.stdout.close()
             self._stderr.close()
 
 

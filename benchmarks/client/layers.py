@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from measure import measured
@@ -24,6 +25,7 @@ from ours import FLOOR, OURS, build_floor
 from workloads import Task, Workload, workloads
 
 from engine_adapters.mock.process import MockServer
+from loadgen.collectors.machine import client_machine, machine_text
 
 LAYERS = ("C floor", "sockets", "HTTP", "decoding", "bench run")
 MEANING = {
@@ -52,6 +54,7 @@ def main() -> int:
     """Measure every layer under workloads a and b and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -67,10 +70,27 @@ def main() -> int:
             {(name, layer): slope_us(place, layer, loads[name]) for name in "ab" for layer in LAYERS}
             for _ in range(options.repeats)
         ]
-    print("| layer | a: us/event | of it | b: us/event | of it | what it adds |\n|---|---|---|---|---|---|")
-    for layer in LAYERS:
-        print(f"| {layer} | {cell(rounds, 'a', layer)} | {cell(rounds, 'b', layer)} | {MEANING[layer]} |")
+    text = page(rounds, place)
+    print(text)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"layers-{datetime.now(UTC):%Y-%m-%d-%H%M}.md").write_text(text + "\n", encoding="utf-8")
     return 0
+
+
+def page(rounds: list[dict[tuple[str, str], float]], place: Place) -> str:
+    """The table with its conditions."""
+    lines = [
+        f"# Where our client's CPU goes, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "",
+        f"{machine_text(client_machine())}; server on core {place.server_core}, client on core {place.client_core}. "
+        f"Median of {len(rounds)} (smallest to largest), microseconds of CPU an event.",
+        "",
+        "| layer | a: us/event | of it | b: us/event | of it | what it adds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for layer in LAYERS:
+        lines.append(f"| {layer} | {cell(rounds, 'a', layer)} | {cell(rounds, 'b', layer)} | {MEANING[layer]} |")
+    return "\n".join(lines)
 
 
 def cell(rounds: list[dict[tuple[str, str], float]], load: str, layer: str) -> str:

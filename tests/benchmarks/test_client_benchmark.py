@@ -20,6 +20,7 @@ from errors import arrivals, errors
 from measure import ClientFailed, measured
 from ours import FLOOR, build_floor
 from peers import PEERS, Answer
+from readme import BEGIN, END, ROOT, block
 from run import pair
 from table import markdown, slopes_us
 from workloads import Task, Workload
@@ -190,3 +191,9 @@ def test_every_peer_is_told_the_whole_workload(name: str, load: Workload, tmp_pa
 def test_the_benchmark_is_told_where_an_environment_is(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     assert pair(f"vllm={tmp_path}") == ("vllm", tmp_path)
+
+
+def test_the_readme_shows_what_the_results_hold() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = text[text.index(BEGIN) : text.index(END) + len(END)]
+    assert shown == block(shown.split("-->")[0].removeprefix(BEGIN).split())

@@ -213,6 +213,5 @@ def test_a_long_stream_of_short_events_is_held_nowhere(monkeypatch: pytest.Monke
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     monkeypatch.setattr(ndjson, "MAX_EVENT_BYTES", 100)
     for parser, line in ((SSEParser(), b"data: x\r\n\r\n: ping\r\n"), (NDJSONParser(), b'{"a": 1}\n')):
-        for _ in range(100):
-            for byte in line:
-                parser.feed(bytes([byte]))
+        n_events = sum(len(parser.feed(bytes([byte]))) for _ in range(100) for byte in line)
+        assert n_events == 100
